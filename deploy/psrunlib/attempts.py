@@ -42,7 +42,7 @@ def _attempts(job, screen, supervise, folders, told, servers):
         supervisor, code = supervise(environment(job, number), told.hear, number < job.restarts, servers)
         servers[:] = supervisor.left_running
         failed = [w for w in supervisor.watched if w.code not in (0, None, *INTERRUPTED)]
-        if code != 1 or supervisor.signal or not all(map(is_passing, failed)):
+        if code != 1 or supervisor.signal or not all(is_passing(w, again=number > 0) for w in failed):
             break
         told.died(supervisor.cause, supervisor.now - supervisor.cause.ended_at)
         if told.fails_again():

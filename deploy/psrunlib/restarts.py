@@ -27,12 +27,14 @@ DEFAULT_KEEP = 3  # of checkpoint.keep
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
 
-def is_passing(watched):
+def is_passing(watched, again=False):
     """Whether the job may do better when it is started again: not after a mistake in the
-    configuration, a number that is not finite, or a full disk."""
+    configuration, a number that is not finite, or a full disk. again: it has run before."""
     if watched.fault or watched.code < 0:
         return True
-    return all(error.passing for error in watched.errors) and watched.code not in CANNOT_BE_RUN
+    if watched.code in CANNOT_BE_RUN and not (again and watched.part.host):  # which may have booted
+        return False
+    return all(error.passing for error in watched.errors)
 
 
 def choose_checkpoints(job):
@@ -131,9 +133,10 @@ class Restarts:
         return (watched.code or 0) > 0 and watched.last_error.kind == "NOMEM" and self.in_vain[watched.part.name] > 0
 
     def _is_unreached(self, watched):
-        """Whether ssh could not start a part again: that is no death. Its host may be booting."""
-        return bool(watched.part.host and watched.code == SSH_FAILED and not watched.spoke
-                    and self.started[watched.part.name])
+        """Whether ssh could not start a part again: that is no death. Its host may be booting, and a file server is
+        mounted there later."""
+        never_ran = watched.code in CANNOT_BE_RUN or watched.code == SSH_FAILED and not watched.spoke
+        return bool(watched.part.host and never_ran and self.started[watched.part.name])
 
     def say_in_vain(self):
         if self.deaths:
@@ -146,7 +149,8 @@ class Restarts:
         not joined. That one counts."""
         part = watched.part
         if self._is_unreached(watched):
-            self._look_at_host(watched)
+            if watched.code == SSH_FAILED:
+                self._look_at_host(watched)
             return self._try_again(part)
         self.unreached[part.name] = 0
         if not counts:

@@ -61,6 +61,10 @@ class LogLines(unittest.TestCase):
         self.assertTrue(is_passing(Ended([lasting], -9)) and is_passing(Ended([lasting], fault="was stopped")))
         self.assertFalse(is_passing(Ended([lasting])) or is_passing(Ended([passing, lasting])) or
                          is_passing(Ended([], 127)))
+        for host, again, passes in ((None, True, False), ("a", False, False), ("a", True, True)):
+            started = Ended([], 127)
+            started.part = job.Part("worker", 0, [], {}, host)
+            self.assertEqual(is_passing(started, again), passes)
 
 
 class FullMemory(unittest.TestCase):
@@ -122,6 +126,27 @@ class SpareHosts(unittest.TestCase):
                 part, delay_s = restarts.replace(dead, 0, True)
             self.assertEqual((part.host.name, restarts.folder.host.name, "".join(h.name for h in one.spares)), (taken, taken, left))
             self.assertEqual(delay_s, int(taken == "b"))
+
+
+    def test_a_host_that_boots(self):
+        """ssh reaches it before its file server is mounted. At the first start that is a mistake."""
+        coordinator, booting, spare = (hostfile.Host(name, name, name) for name in "abc")
+        one = job.Job("x.yaml", [], "build", "ps", 1, 2, "out", restarts=2, facts=collections.defaultdict(str),
+                      server_hosts=[coordinator], worker_hosts=[coordinator, booting], spares=[spare])
+        with unittest.mock.patch.object(remote, "stat", return_value=[]):
+            restarts = Restarts(one, unittest.mock.Mock())
+            for code in (126, 127):
+                dead = unittest.mock.Mock(part=one.parts()[2], code=code, fault="", errors=[], spoke=True)
+                restarts.started.clear()
+                self.assertFalse(restarts.can_mend(dead))
+                restarts.started["worker 1"] = 1
+                restarts.unreached.clear()
+                for delay_s in (1, 2):
+                    self.assertTrue(restarts.can_mend(dead))
+                    part, waits_s = restarts.replace(dead, 0, True)
+                    self.assertEqual((part.host.name, waits_s), ("b", delay_s))
+                self.assertFalse(restarts.can_mend(dead))
+        self.assertEqual(restarts.deaths, [])
 
 
 class Events(JobTest):
