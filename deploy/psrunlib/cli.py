@@ -261,6 +261,10 @@ def plan_program(args, program):
         raise JobError("-m ps and no server contradict each other: a program without servers has -s 0 alone")
     args.mode = args.mode or ("ps" if args.servers else "allreduce")
     job = make_job(args, jobs.find_build_dir(args.build_dir, "ps-server"), name_of(program))
+    if job.spares:
+        tell(f"psrun: {args.hostfile}: a spare host takes the place of no host of a program of your own: psrun waits for "
+             "one that is lost", sys.stderr)
+        job.spares = []
     job.takers = jobs.takers(job.build_dir, job.overrides)
     job.program = program
     job.store_port = ports.beside(job.master_port) if args.hostfile else ports.free_port()

@@ -173,6 +173,12 @@ class Programs(JobTest):
         self.assertEqual(top.find(self.folder), "http://127.0.0.1:9100/status.json")
         self.assertIn("its workers are a program of your own, which itself loads", self.psrun("--resume", self.folder, code=1))
 
+    def test_spare_hosts_are_for_jobs_of_layers(self):
+        hosts = self.file("hosts", "localhost servers=1 workers=1\nanother spare\n")
+        for restarts in (0, 2):
+            text = self.psrun("-H", hosts, "-s", 1, "-w", 1, "--restarts", restarts, "--dry-run", "--", "true")
+            self.assertEqual("a spare host takes the place of no host of a program" in text, restarts > 0, text)
+
     def test_mistakes(self):
         for words, said in ((["job.yaml", "--", "true"], "a configuration or a program"),
                             (["--verify", "--", "true"], "--verify"),
