@@ -55,7 +55,8 @@ def add_job(p):
     p.add_argument("-s", "--servers", type=int, metavar="SERVERS",
                    help="number of server processes (in ps mode); with a program of your own 0, too: without servers")
     p.add_argument("-w", "--workers", metavar="WORKERS",
-                   help="number of worker processes, or auto: one per visible GPU; without GPUs one per core")
+                   help="number of worker processes, or auto: one per GPU that CUDA_VISIBLE_DEVICES names; without it "
+                        "one per core")
     p.add_argument("-m", "--mode", choices=sorted(jobs.MODES),
                    help="ps: parameter servers; allreduce: Gloo or NCCL; single: one worker, no exchange")
     p.add_argument("-H", "--hostfile", type=named, metavar="HOSTFILE",
