@@ -57,11 +57,6 @@ ps_err ps_dnnl_attr_create(const char *who, bool relu, dnnl_primitive_attr_t *ou
     return ps_dnnl_check(s, who, "attributes");
 }
 
-static dnnl_prop_kind_t forward_kind(bool training)
-{
-    return training ? dnnl_forward_training : dnnl_forward_inference;
-}
-
 ps_err ps_dnnl_reorder(dnnl_engine_t engine, const char *who, const ps_dnnl_md *from,
                        const ps_dnnl_md *to, const_dnnl_primitive_attr_t attr,
                        dnnl_primitive_desc_t *out)
@@ -71,12 +66,20 @@ ps_err ps_dnnl_reorder(dnnl_engine_t engine, const char *who, const ps_dnnl_md *
         "reorder");
 }
 
+const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
+                                int index)
+{
+    return dnnl_primitive_desc_query_md(pd, what, index);
+}
+
 ps_err ps_dnnl_md_create(const char *who, int n_dims, const dnnl_dims_t dims,
                          dnnl_format_tag_t tag, ps_dnnl_md **out)
 {
     return ps_dnnl_md_create_as(who, n_dims, dims, dnnl_f32, tag, out);
 }
 
+/* RETURN_FORWARD, RETURN_BACKWARD: make *out of the operation *o, and return. The
+ * arguments after `call` are those that both versions take. */
 #if DNNL_VERSION_MAJOR >= 3
 
 ps_err ps_dnnl_md_create_as(const char *who, int n_dims, const dnnl_dims_t dims,
@@ -93,91 +96,15 @@ void ps_dnnl_md_destroy(ps_dnnl_md **md)
     *md = NULL;
 }
 
-const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
-                                int index)
-{
-    return dnnl_primitive_desc_query_md(pd, what, index);
-}
+#define CONV(pass)    dnnl_convolution_##pass##_primitive_desc_create
+#define PRODUCT(pass) dnnl_inner_product_##pass##_primitive_desc_create
+#define NORM(pass)    dnnl_batch_normalization_##pass##_primitive_desc_create
+#define NORM_DATA(n)  (n)->src, (n)->src
 
-ps_err ps_dnnl_conv_forward(const ps_dnnl_conv *c, bool training,
-                            dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(dnnl_convolution_forward_primitive_desc_create(
-                             out, c->engine, forward_kind(training), c->alg, c->src,
-                             c->weights, c->bias, c->dst, c->stride, c->dilation,
-                             c->padding, c->padding, c->attr),
-                         c->who, "convolution");
-}
-
-ps_err ps_dnnl_conv_backward_data(const ps_dnnl_conv *c,
-                                  const_dnnl_primitive_desc_t forward,
-                                  dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(dnnl_convolution_backward_data_primitive_desc_create(
-                             out, c->engine, c->alg, c->src, c->weights, c->dst,
-                             c->stride, c->dilation, c->padding, c->padding, forward,
-                             c->attr),
-                         c->who, "convolution backward data");
-}
-
-ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
-                                     const_dnnl_primitive_desc_t forward,
-                                     dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(dnnl_convolution_backward_weights_primitive_desc_create(
-                             out, c->engine, c->alg, c->src, c->weights, c->bias, c->dst,
-                             c->stride, c->dilation, c->padding, c->padding, forward,
-                             c->attr),
-                         c->who, "convolution backward weights");
-}
-
-ps_err ps_dnnl_product_forward(const ps_dnnl_product *p, bool training,
-                               dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(dnnl_inner_product_forward_primitive_desc_create(
-                             out, p->engine, forward_kind(training), p->src, p->weights,
-                             p->bias, p->dst, p->attr),
-                         p->who, "inner product");
-}
-
-ps_err ps_dnnl_product_backward_data(const ps_dnnl_product *p,
-                                     const_dnnl_primitive_desc_t forward,
-                                     dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(
-        dnnl_inner_product_backward_data_primitive_desc_create(
-            out, p->engine, p->src, p->weights, p->dst, forward, p->attr),
-        p->who, "inner product backward data");
-}
-
-ps_err ps_dnnl_product_backward_weights(const ps_dnnl_product *p,
-                                        const_dnnl_primitive_desc_t forward,
-                                        dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(
-        dnnl_inner_product_backward_weights_primitive_desc_create(
-            out, p->engine, p->src, p->weights, p->bias, p->dst, forward, p->attr),
-        p->who, "inner product backward weights");
-}
-
-ps_err ps_dnnl_batchnorm_forward(const ps_dnnl_batchnorm *n, bool training,
-                                 dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(dnnl_batch_normalization_forward_primitive_desc_create(
-                             out, n->engine, forward_kind(training), n->src, n->src,
-                             n->eps, n->flags, n->attr),
-                         n->who, "batch normalisation");
-}
-
-ps_err ps_dnnl_batchnorm_backward(const ps_dnnl_batchnorm *n,
-                                  const_dnnl_primitive_desc_t forward,
-                                  dnnl_primitive_desc_t *out)
-{
-    return ps_dnnl_check(dnnl_batch_normalization_backward_primitive_desc_create(
-                             out, n->engine, dnnl_backward, n->src, n->src, n->src,
-                             n->eps, n->flags, forward, n->attr),
-                         n->who, "batch normalisation backward");
-}
+#define RETURN_FORWARD(create, o, call, ...)                                             \
+    return ps_dnnl_check(create(out, (o)->engine, __VA_ARGS__, (o)->attr), (o)->who, call)
+#define RETURN_BACKWARD(create, o, call, ...)                                            \
+    RETURN_FORWARD(create, o, call, __VA_ARGS__, forward)
 
 #else
 
@@ -197,106 +124,92 @@ void ps_dnnl_md_destroy(ps_dnnl_md **md)
     *md = NULL;
 }
 
-const ps_dnnl_md *ps_dnnl_pd_md(const_dnnl_primitive_desc_t pd, dnnl_query_t what,
-                                int index)
-{
-    return dnnl_primitive_desc_query_md(pd, what, index);
-}
+#define CONV(pass)    dnnl_dilated_convolution_##pass##_desc_init
+#define PRODUCT(pass) dnnl_inner_product_##pass##_desc_init
+#define NORM(pass)    dnnl_batch_normalization_##pass##_desc_init
+#define NORM_DATA(n)  (n)->src
 
-/* desc: an operation descriptor; all of them begin with the same fields. */
-static ps_err pd_create(dnnl_status_t described, const void *desc, dnnl_engine_t engine,
-                        const char *who, const char *call,
-                        const_dnnl_primitive_attr_t attr,
-                        const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *out)
+typedef union op_desc {
+    dnnl_convolution_desc_t conv;
+    dnnl_inner_product_desc_t product;
+    dnnl_batch_normalization_desc_t norm;
+} op_desc;
+
+#define RETURN_AFTER(hint, describe, o, call, ...)                                       \
+    op_desc d;                                                                           \
+    PS_TRY(ps_dnnl_check(describe((void *)&d, __VA_ARGS__), (o)->who, call));            \
+    return ps_dnnl_check(                                                                \
+        dnnl_primitive_desc_create(out, &d, (o)->attr, (o)->engine, hint), (o)->who,     \
+        call)
+#define RETURN_FORWARD(...)  RETURN_AFTER(NULL, __VA_ARGS__)
+#define RETURN_BACKWARD(...) RETURN_AFTER(forward, __VA_ARGS__)
+
+#endif
+
+static dnnl_prop_kind_t forward_kind(bool training)
 {
-    PS_TRY(ps_dnnl_check(described, who, call));
-    return ps_dnnl_check(dnnl_primitive_desc_create(out, desc, attr, engine, forward),
-                         who, call);
+    return training ? dnnl_forward_training : dnnl_forward_inference;
 }
 
 ps_err ps_dnnl_conv_forward(const ps_dnnl_conv *c, bool training,
                             dnnl_primitive_desc_t *out)
 {
-    dnnl_convolution_desc_t d;
-    dnnl_status_t s = dnnl_dilated_convolution_forward_desc_init(
-        &d, forward_kind(training), c->alg, c->src, c->weights, c->bias, c->dst,
-        c->stride, c->dilation, c->padding, c->padding);
-    return pd_create(s, &d, c->engine, c->who, "convolution", c->attr, NULL, out);
+    RETURN_FORWARD(CONV(forward), c, "convolution", forward_kind(training), c->alg,
+                   c->src, c->weights, c->bias, c->dst, c->stride, c->dilation,
+                   c->padding, c->padding);
 }
 
 ps_err ps_dnnl_conv_backward_data(const ps_dnnl_conv *c,
                                   const_dnnl_primitive_desc_t forward,
                                   dnnl_primitive_desc_t *out)
 {
-    dnnl_convolution_desc_t d;
-    dnnl_status_t s = dnnl_dilated_convolution_backward_data_desc_init(
-        &d, c->alg, c->src, c->weights, c->dst, c->stride, c->dilation, c->padding,
-        c->padding);
-    return pd_create(s, &d, c->engine, c->who, "convolution backward data", c->attr,
-                     forward, out);
+    RETURN_BACKWARD(CONV(backward_data), c, "convolution backward data", c->alg, c->src,
+                    c->weights, c->dst, c->stride, c->dilation, c->padding, c->padding);
 }
 
 ps_err ps_dnnl_conv_backward_weights(const ps_dnnl_conv *c,
                                      const_dnnl_primitive_desc_t forward,
                                      dnnl_primitive_desc_t *out)
 {
-    dnnl_convolution_desc_t d;
-    dnnl_status_t s = dnnl_dilated_convolution_backward_weights_desc_init(
-        &d, c->alg, c->src, c->weights, c->bias, c->dst, c->stride, c->dilation,
-        c->padding, c->padding);
-    return pd_create(s, &d, c->engine, c->who, "convolution backward weights", c->attr,
-                     forward, out);
+    RETURN_BACKWARD(CONV(backward_weights), c, "convolution backward weights", c->alg,
+                    c->src, c->weights, c->bias, c->dst, c->stride, c->dilation,
+                    c->padding, c->padding);
 }
 
 ps_err ps_dnnl_product_forward(const ps_dnnl_product *p, bool training,
                                dnnl_primitive_desc_t *out)
 {
-    dnnl_inner_product_desc_t d;
-    dnnl_status_t s = dnnl_inner_product_forward_desc_init(
-        &d, forward_kind(training), p->src, p->weights, p->bias, p->dst);
-    return pd_create(s, &d, p->engine, p->who, "inner product", p->attr, NULL, out);
+    RETURN_FORWARD(PRODUCT(forward), p, "inner product", forward_kind(training), p->src,
+                   p->weights, p->bias, p->dst);
 }
 
 ps_err ps_dnnl_product_backward_data(const ps_dnnl_product *p,
                                      const_dnnl_primitive_desc_t forward,
                                      dnnl_primitive_desc_t *out)
 {
-    dnnl_inner_product_desc_t d;
-    dnnl_status_t s =
-        dnnl_inner_product_backward_data_desc_init(&d, p->src, p->weights, p->dst);
-    return pd_create(s, &d, p->engine, p->who, "inner product backward data", p->attr,
-                     forward, out);
+    RETURN_BACKWARD(PRODUCT(backward_data), p, "inner product backward data", p->src,
+                    p->weights, p->dst);
 }
 
 ps_err ps_dnnl_product_backward_weights(const ps_dnnl_product *p,
                                         const_dnnl_primitive_desc_t forward,
                                         dnnl_primitive_desc_t *out)
 {
-    dnnl_inner_product_desc_t d;
-    dnnl_status_t s = dnnl_inner_product_backward_weights_desc_init(
-        &d, p->src, p->weights, p->bias, p->dst);
-    return pd_create(s, &d, p->engine, p->who, "inner product backward weights", p->attr,
-                     forward, out);
+    RETURN_BACKWARD(PRODUCT(backward_weights), p, "inner product backward weights",
+                    p->src, p->weights, p->bias, p->dst);
 }
 
 ps_err ps_dnnl_batchnorm_forward(const ps_dnnl_batchnorm *n, bool training,
                                  dnnl_primitive_desc_t *out)
 {
-    dnnl_batch_normalization_desc_t d;
-    dnnl_status_t s = dnnl_batch_normalization_forward_desc_init(
-        &d, forward_kind(training), n->src, n->eps, n->flags);
-    return pd_create(s, &d, n->engine, n->who, "batch normalisation", n->attr, NULL, out);
+    RETURN_FORWARD(NORM(forward), n, "batch normalisation", forward_kind(training),
+                   NORM_DATA(n), n->eps, n->flags);
 }
 
 ps_err ps_dnnl_batchnorm_backward(const ps_dnnl_batchnorm *n,
                                   const_dnnl_primitive_desc_t forward,
                                   dnnl_primitive_desc_t *out)
 {
-    dnnl_batch_normalization_desc_t d;
-    dnnl_status_t s = dnnl_batch_normalization_backward_desc_init(
-        &d, dnnl_backward, n->src, n->src, n->eps, n->flags);
-    return pd_create(s, &d, n->engine, n->who, "batch normalisation backward", n->attr,
-                     forward, out);
+    RETURN_BACKWARD(NORM(backward), n, "batch normalisation backward", dnnl_backward,
+                    n->src, NORM_DATA(n), n->eps, n->flags);
 }
-
-#endif
