@@ -25,6 +25,25 @@ key_error(const ps_config *cfg, const char *path, const char *fmt, ...)
     return ps_yaml_error(at ? at : cfg->tree, "%s: %s", path, text);
 }
 
+/* What is wrong with a key's value. */
+typedef struct key_case {
+    bool wrong;
+    const char *key, *text;
+} key_case;
+
+#define CHECK_CASES(cfg, with, cases)                                                    \
+    PS_TRY(check_cases(cfg, with, cases, sizeof(cases) / sizeof *(cases)))
+
+/* An error by the first that is wrong; `with` stands before its text. */
+static ps_err check_cases(const ps_config *cfg, const char *with, const key_case *cases,
+                          size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (cases[i].wrong)
+            return key_error(cfg, cases[i].key, "%s%s", with, cases[i].text);
+    return PS_OK;
+}
+
 /* The defaults of an optimizer that are not the keys' own; PyTorch's, and for lion the
  * paper's. */
 static void take_defaults(ps_config *cfg)
@@ -53,12 +72,14 @@ static ps_err check_optimizer(ps_config *cfg)
 {
     const ps_config_optimizer *o = &cfg->optimizer;
     take_defaults(cfg);
-    if (o->alpha >= 1) return key_error(cfg, "optimizer.alpha", "has to be below 1");
-    if (o->betas.n != 2 || o->betas.v[0] >= 1 || o->betas.v[1] >= 1)
-        return key_error(cfg, "optimizer.betas", "has to be two numbers below 1");
-    if (o->nesterov && (o->momentum == 0 || o->dampening != 0))
-        return key_error(cfg, "optimizer.nesterov",
-                         "needs a momentum above 0 and no dampening");
+    const key_case cases[] = {
+        {o->alpha >= 1, "optimizer.alpha", "has to be below 1"},
+        {o->betas.n != 2 || o->betas.v[0] >= 1 || o->betas.v[1] >= 1, "optimizer.betas",
+         "has to be two numbers below 1"},
+        {o->nesterov && (o->momentum == 0 || o->dampening != 0), "optimizer.nesterov",
+         "needs a momentum above 0 and no dampening"},
+    };
+    CHECK_CASES(cfg, "", cases);
     return PS_OK;
 }
 
@@ -68,18 +89,15 @@ static ps_err check_sums(const ps_config *cfg)
     const ps_config_optimizer *o = &cfg->optimizer;
     const ps_codec codec = cfg->exchange.codec;
     if (o->name != PS_OPTIMIZER_SUM && o->name != PS_OPTIMIZER_MEAN) return PS_OK;
-    if (ps_config_has_model(cfg))
-        return key_error(cfg, "optimizer.name",
-                         "sum and mean make no step; they are for programs that use "
-                         "libpstrain");
-    if (o->clip_norm > 0)
-        return key_error(cfg, "optimizer.clip_norm",
-                         "has to be 0 with optimizer.name sum or mean: clip the sum in "
-                         "your program");
-    if (cfg->loss_scale.use == PS_SWITCH_ON)
-        return key_error(cfg, "loss_scale.use",
-                         "cannot be on with optimizer.name sum or mean: scale in your "
-                         "program");
+    const key_case cases[] = {
+        {ps_config_has_model(cfg), "optimizer.name",
+         "sum and mean make no step; they are for programs that use libpstrain"},
+        {o->clip_norm > 0, "optimizer.clip_norm",
+         "has to be 0 with optimizer.name sum or mean: clip the sum in your program"},
+        {cfg->loss_scale.use == PS_SWITCH_ON, "loss_scale.use",
+         "cannot be on with optimizer.name sum or mean: scale in your program"},
+    };
+    CHECK_CASES(cfg, "", cases);
     if (ps_codec_feeds_back(codec))
         return key_error(cfg, "exchange.codec",
                          "%s needs an optimizer on the servers; with optimizer.name sum "
@@ -108,10 +126,8 @@ static ps_err check_correction(const ps_config *cfg)
 /* What the policies in which workers go on at their own pace do not define yet. */
 static ps_err check_own_pace(const ps_config *cfg)
 {
-    const struct {
-        bool wrong;
-        const char *key, *mend;
-    } cases[] = {
+    char with[80];
+    const key_case cases[] = {
         {cfg->exchange.name != PS_EXCHANGE_PS, "exchange.name",
          "has to be ps: only servers can apply some workers' gradients"},
         {cfg->optimizer.name == PS_OPTIMIZER_SUM ||
@@ -130,12 +146,10 @@ static ps_err check_own_pace(const ps_config *cfg)
         {cfg->sync.policy == PS_POLICY_BACKUP && cfg->sync.backup >= cfg->job.workers,
          "sync.backup", "has to be below the number of workers"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (cases[i].wrong)
-            return key_error(cfg, cases[i].key, "with sync.policy %s%s it %s",
-                             ps_word_name(ps_policy_words, (int)cfg->sync.policy),
-                             ps_config_quorum(cfg) ? " and sync.quorum" : "",
-                             cases[i].mend);
+    snprintf(with, sizeof with, "with sync.policy %s%s it ",
+             ps_word_name(ps_policy_words, (int)cfg->sync.policy),
+             ps_config_quorum(cfg) ? " and sync.quorum" : "");
+    CHECK_CASES(cfg, with, cases);
     return PS_OK;
 }
 
@@ -201,36 +215,31 @@ static ps_err check_sync(const ps_config *cfg)
     if (ps_config_own_pace(cfg)) PS_TRY(check_own_pace(cfg));
     PS_TRY(check_quorum(cfg));
     if (s->policy != PS_POLICY_LOCAL) return PS_OK;
-    if (exchange == PS_EXCHANGE_NONE)
-        return key_error(cfg, "sync.policy",
-                         "local needs other workers to synchronise with: exchange.name "
-                         "ps or allreduce, not none");
-    if (exchange == PS_EXCHANGE_NCCL)
-        return key_error(cfg, "sync.policy",
-                         "local does not work with exchange.name nccl yet: use ps, or "
-                         "gloo");
-    if (inner == PS_OPTIMIZER_SUM || inner == PS_OPTIMIZER_MEAN)
-        return key_error(cfg, "sync.policy",
-                         "local needs an optimizer in the workers: optimizer.name sum "
-                         "and mean make no step");
-    if (s->outer == PS_OPTIMIZER_SUM || s->outer == PS_OPTIMIZER_MEAN)
-        return key_error(cfg, "sync.outer", "sum and mean make no step: use sgd");
-    if (s->outer > PS_OPTIMIZER_ADAMW)
-        return key_error(cfg, "sync.outer", "has to be sgd, adam or adamw");
-    if (s->outer != PS_OPTIMIZER_SGD && (s->outer_momentum != 0 || s->outer_nesterov))
-        return key_error(cfg, "sync.outer", "only sgd has a momentum");
-    if (s->outer_nesterov && s->outer_momentum == 0)
-        return key_error(cfg, "sync.outer_nesterov", "needs sync.outer_momentum above 0");
+    const key_case cases[] = {
+        {exchange == PS_EXCHANGE_NONE, "sync.policy",
+         "local needs other workers to synchronise with: exchange.name ps or allreduce, "
+         "not none"},
+        {exchange == PS_EXCHANGE_NCCL, "sync.policy",
+         "local does not work with exchange.name nccl yet: use ps, or gloo"},
+        {inner == PS_OPTIMIZER_SUM || inner == PS_OPTIMIZER_MEAN, "sync.policy",
+         "local needs an optimizer in the workers: optimizer.name sum and mean make no "
+         "step"},
+        {s->outer == PS_OPTIMIZER_SUM || s->outer == PS_OPTIMIZER_MEAN, "sync.outer",
+         "sum and mean make no step: use sgd"},
+        {s->outer > PS_OPTIMIZER_ADAMW, "sync.outer", "has to be sgd, adam or adamw"},
+        {s->outer != PS_OPTIMIZER_SGD && (s->outer_momentum != 0 || s->outer_nesterov),
+         "sync.outer", "only sgd has a momentum"},
+        {s->outer_nesterov && s->outer_momentum == 0, "sync.outer_nesterov",
+         "needs sync.outer_momentum above 0"},
+    };
+    CHECK_CASES(cfg, "", cases);
     return check_fragments(cfg);
 }
 
 /* What a sum on each host does not define yet. */
 static ps_err check_level_keys(const ps_config *cfg)
 {
-    const struct {
-        bool wrong;
-        const char *key, *mend;
-    } cases[] = {
+    const key_case cases[] = {
         {cfg->exchange.name != PS_EXCHANGE_PS, "exchange.name",
          "has to be ps: only servers take the sums of hosts"},
         {cfg->sync.policy != PS_POLICY_BSP, "sync.policy",
@@ -242,10 +251,7 @@ static ps_err check_level_keys(const ps_config *cfg)
         {cfg->exchange.shm == PS_SWITCH_OFF, "exchange.shm",
          "has to be auto or on: a host is summed in shared memory"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (ps_config_two_levels(cfg) && cases[i].wrong)
-            return key_error(cfg, cases[i].key, "with exchange.levels 2 it %s",
-                             cases[i].mend);
+    if (ps_config_two_levels(cfg)) CHECK_CASES(cfg, "with exchange.levels 2 it ", cases);
     return PS_OK;
 }
 
@@ -304,35 +310,26 @@ static bool check_is_range(const ps_float_list *list)
 static ps_err check_augmentation(const ps_config *cfg)
 {
     const ps_config_data *d = &cfg->data;
-    if (d->crop_scale.n > 0 && !check_is_range(&d->crop_scale))
-        return key_error(cfg, "data.crop_scale", "has to be [least, most], above 0");
-    if (d->color_jitter.n > 4)
-        return key_error(cfg, "data.color_jitter",
-                         "has to be [brightness, contrast, saturation, hue]");
-    if (d->color_jitter.n == 4 && d->color_jitter.v[3] > 0.5)
-        return key_error(cfg, "data.color_jitter",
-                         "hue is at most 0.5, half of the circle of colours");
-    if (d->rand_augment.n != 0 && (d->rand_augment.n != 2 || d->rand_augment.v[0] > 16))
-        return key_error(
-            cfg, "data.rand_augment",
-            "has to be [operations, magnitude], such as [2, 9], with up to 16 "
-            "operations");
-    if (!check_is_range(&d->crop_ratio))
-        return key_error(cfg, "data.crop_ratio", "has to be [least, most], above 0");
-    return PS_OK;
-}
-
-/* PyTorch's rules for the cross entropy of probabilities. */
-static ps_err check_mixup(const ps_config *cfg)
-{
-    if (cfg->data.mixup == 0) return PS_OK;
-    if (cfg->model.loss != PS_LOSS_CROSS_ENTROPY)
-        return key_error(cfg, "data.mixup",
-                         "mixes classes and needs model.loss cross_entropy");
-    if (ps_yaml_path(cfg->tree, "train.ignore_index"))
-        return key_error(cfg, "train.ignore_index",
-                         "cannot be with data.mixup, which mixes every label: remove one "
-                         "of them");
+    const key_case cases[] = {
+        {d->crop_scale.n > 0 && !check_is_range(&d->crop_scale), "data.crop_scale",
+         "has to be [least, most], above 0"},
+        {d->color_jitter.n > 4, "data.color_jitter",
+         "has to be [brightness, contrast, saturation, hue]"},
+        {d->color_jitter.n == 4 && d->color_jitter.v[3] > 0.5, "data.color_jitter",
+         "hue is at most 0.5, half of the circle of colours"},
+        {d->rand_augment.n != 0 && (d->rand_augment.n != 2 || d->rand_augment.v[0] > 16),
+         "data.rand_augment",
+         "has to be [operations, magnitude], such as [2, 9], with up to 16 operations"},
+        {!check_is_range(&d->crop_ratio), "data.crop_ratio",
+         "has to be [least, most], above 0"},
+        // PyTorch's rules for the cross entropy of probabilities
+        {d->mixup > 0 && cfg->model.loss != PS_LOSS_CROSS_ENTROPY, "data.mixup",
+         "mixes classes and needs model.loss cross_entropy"},
+        {d->mixup > 0 && ps_yaml_path(cfg->tree, "train.ignore_index"),
+         "train.ignore_index",
+         "cannot be with data.mixup, which mixes every label: remove one of them"},
+    };
+    CHECK_CASES(cfg, "", cases);
     return PS_OK;
 }
 
@@ -375,7 +372,6 @@ static ps_err check_data_keys(const ps_config *cfg)
         return key_error(cfg, "data.test",
                          "a share is above 0%% and below 100%%, such as 20%%");
     PS_TRY(check_augmentation(cfg));
-    PS_TRY(check_mixup(cfg));
     int half = d->normalize.n / 2;
     if (d->normalize.n % 2)
         return key_error(cfg, "data.normalize",
@@ -390,13 +386,14 @@ static ps_err check_data_keys(const ps_config *cfg)
 static ps_err check_job_keys(ps_config *cfg)
 {
     ps_config_job *j = &cfg->job;
-    if (!ps_utf8_is_valid(j->name))
-        return key_error(cfg, "job.name",
-                         "is not UTF-8, as results and metrics are, which have it");
-    if (strchr(j->name, '/'))
-        return key_error(cfg, "job.name",
-                         "has a slash, but it is the name of a folder in runs/; --out "
-                         "chooses another place");
+    const key_case cases[] = {
+        {!ps_utf8_is_valid(j->name), "job.name",
+         "is not UTF-8, as results and metrics are, which have it"},
+        {strchr(j->name, '/') != NULL, "job.name",
+         "has a slash, but it is the name of a folder in runs/; --out chooses another "
+         "place"},
+    };
+    CHECK_CASES(cfg, "", cases);
     j->workers = j->workers_range.min;
     j->most_workers = j->workers_range.max;
     if (j->start_workers != 0 && ps_config_elastic(cfg) &&
@@ -411,32 +408,23 @@ static ps_err check_job_keys(ps_config *cfg)
     return PS_OK;
 }
 
-static ps_err check_patterns(const ps_config *cfg)
+static ps_err check_model_keys(const ps_config *cfg)
 {
-    if (ps_config_has_model(cfg)) return PS_OK;
-    if (cfg->train.freeze[0])
-        return key_error(cfg, "train.freeze",
-                         "is for models that ps-worker trains; in your program leave "
-                         "such parameters out");
-    if (cfg->optimizer.groups.n > 0)
-        return key_error(cfg, "optimizer.groups",
-                         "is for models that ps-worker trains; your program gives each "
-                         "tensor its group");
-    return PS_OK;
-}
-
-static ps_err check_ema(const ps_config *cfg)
-{
-    static const char KEY[] = "train.ema";
-    if (cfg->train.ema == 0) return PS_OK;
-    if (cfg->train.ema >= 1) return key_error(cfg, KEY, "has to be below 1");
-    if (!ps_config_has_model(cfg))
-        return key_error(cfg, KEY,
-                         "is for models that ps-worker trains; in your program use "
-                         "torch.optim.swa_utils.AveragedModel");
-    if (cfg->sync.policy == PS_POLICY_LOCAL)
-        return key_error(cfg, KEY,
-                         "does not work with sync.policy local yet: remove one of them");
+    const bool model = ps_config_has_model(cfg), averages = cfg->train.ema > 0;
+    const key_case cases[] = {
+        {!model && cfg->train.freeze[0], "train.freeze",
+         "is for models that ps-worker trains; in your program leave such parameters "
+         "out"},
+        {!model && cfg->optimizer.groups.n > 0, "optimizer.groups",
+         "is for models that ps-worker trains; your program gives each tensor its group"},
+        {cfg->train.ema >= 1, "train.ema", "has to be below 1"},
+        {averages && !model, "train.ema",
+         "is for models that ps-worker trains; in your program use "
+         "torch.optim.swa_utils.AveragedModel"},
+        {averages && cfg->sync.policy == PS_POLICY_LOCAL, "train.ema",
+         "does not work with sync.policy local yet: remove one of them"},
+    };
+    CHECK_CASES(cfg, "", cases);
     return PS_OK;
 }
 
@@ -444,14 +432,15 @@ static ps_err check_ema(const ps_config *cfg)
 static ps_err check_plateau(const ps_config *cfg)
 {
     static const char KEY[] = "schedule.name";
-    if (!ps_config_has_model(cfg))
-        return key_error(cfg, KEY,
-                         "plateau is for models that ps-worker trains; in your program "
-                         "use torch.optim.lr_scheduler.ReduceLROnPlateau");
-    if (cfg->train.eval_every == 0)
-        return key_error(cfg, KEY,
-                         "plateau follows the evaluations, and train.eval_every is 0: "
-                         "set it to 1 or more");
+    const key_case cases[] = {
+        {!ps_config_has_model(cfg), KEY,
+         "plateau is for models that ps-worker trains; in your program use "
+         "torch.optim.lr_scheduler.ReduceLROnPlateau"},
+        {cfg->train.eval_every == 0, KEY,
+         "plateau follows the evaluations, and train.eval_every is 0: set it to 1 or "
+         "more"},
+    };
+    CHECK_CASES(cfg, "", cases);
     if (cfg->sync.policy != PS_POLICY_BSP)
         return key_error(cfg, KEY,
                          "plateau needs sync.policy bsp: with %s, name another schedule",
@@ -461,53 +450,45 @@ static ps_err check_plateau(const ps_config *cfg)
     return PS_OK;
 }
 
-/* onecycle begins with a rise of its own. */
 static ps_err check_schedule(const ps_config *cfg)
 {
     const ps_config_schedule *s = &cfg->schedule;
+    const bool rises = s->name == PS_SCHEDULE_ONECYCLE;
+    const key_case cases[] = {
+        {rises && s->warmup > 0, "schedule.warmup",
+         "has to be 0 with schedule.name onecycle, which begins with a rise of its own: "
+         "schedule.pct_start says how long it is"},
+        {rises && s->three_phase && s->pct_start > 0.5, "schedule.pct_start",
+         "has to be at most 0.5 with schedule.three_phase: the rise and the first fall "
+         "take that part of the steps each"},
+    };
     if (s->name == PS_SCHEDULE_PLATEAU) return check_plateau(cfg);
-    if (s->name != PS_SCHEDULE_ONECYCLE) return PS_OK;
-    if (s->warmup > 0)
-        return key_error(cfg, "schedule.warmup",
-                         "has to be 0 with schedule.name onecycle, which begins with a "
-                         "rise of its own: schedule.pct_start says how long it is");
-    if (s->three_phase && s->pct_start > 0.5)
-        return key_error(cfg, "schedule.pct_start",
-                         "has to be at most 0.5 with schedule.three_phase: the rise and "
-                         "the first fall take that part of the steps each");
-    return PS_OK;
-}
-
-static ps_err check_rows(const ps_config *cfg)
-{
-    if (!cfg->rows.buddy) return PS_OK;
-    if (cfg->exchange.name != PS_EXCHANGE_PS)
-        return key_error(cfg, "rows.buddy",
-                         "needs exchange.name ps: only servers have embedding tables");
-    if (cfg->job.servers < 2)
-        return key_error(cfg, "rows.buddy",
-                         "needs a second server, which keeps the first one's rows: take "
-                         "two (-s 2), or leave it out");
+    CHECK_CASES(cfg, "", cases);
     return PS_OK;
 }
 
 static ps_err check_rest(const ps_config *cfg)
 {
-    if (cfg->model.input.n > 3)
-        return key_error(cfg, "model.input",
-                         "has to be [C, H, W], [C, length] or [features]");
+    const bool servers = cfg->exchange.name == PS_EXCHANGE_PS;
+    const key_case cases[] = {
+        {cfg->rows.buddy && !servers, "rows.buddy",
+         "needs exchange.name ps: only servers have embedding tables"},
+        {cfg->rows.buddy && cfg->job.servers < 2, "rows.buddy",
+         "needs a second server, which keeps the first one's rows: take two (-s 2), or "
+         "leave it out"},
+        {cfg->model.input.n > 3, "model.input",
+         "has to be [C, H, W], [C, length] or [features]"},
+        {cfg->train.patience > 0 && cfg->train.eval_every == 0, "train.patience",
+         "counts evaluations, and train.eval_every is 0: set it to 1 or more"},
+        {servers && cfg->job.servers < 1, "job.servers",
+         "exchange.name ps needs a server: give it one (-s 1), or take all-reduce "
+         "(exchange.name=allreduce)"},
+    };
+    CHECK_CASES(cfg, "", cases);
     if (cfg->net.dead_after_ms <= cfg->net.heartbeat_ms)
         return key_error(cfg, "net.dead_after_ms",
                          "has to be above net.heartbeat_ms (%lld)",
                          (long long)cfg->net.heartbeat_ms);
-    if (cfg->train.patience > 0 && cfg->train.eval_every == 0)
-        return key_error(
-            cfg, "train.patience",
-            "counts evaluations, and train.eval_every is 0: set it to 1 or more");
-    if (cfg->exchange.name == PS_EXCHANGE_PS && cfg->job.servers < 1)
-        return key_error(cfg, "job.servers",
-                         "exchange.name ps needs a server: give it one (-s 1), or "
-                         "take all-reduce (exchange.name=allreduce)");
     return PS_OK;
 }
 
@@ -520,11 +501,9 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(check_schedule(cfg));
     PS_TRY(check_sync(cfg));
     PS_TRY(check_level_keys(cfg));
-    PS_TRY(check_patterns(cfg));
-    PS_TRY(check_ema(cfg));
+    PS_TRY(check_model_keys(cfg));
     PS_TRY(check_data_keys(cfg));
     PS_TRY(check_global_batch(cfg));
     PS_TRY(check_balance(cfg));
-    PS_TRY(check_rows(cfg));
     return check_rest(cfg);
 }
