@@ -229,8 +229,7 @@ static ps_err library_join(pstrain_session *s)
 
 int pstrain_join(pstrain_session *s)
 {
-    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_CREATED, "pstrain_join");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, library_join(s)) : (int)err;
+    PSTRAIN_CALL(s, PSTRAIN_LANE_MAIN, PS_IN_CREATED, library_join(s));
 }
 
 int pstrain_rank(const pstrain_session *s)
@@ -271,8 +270,7 @@ static ps_err close_job(pstrain_session *s)
 
 int pstrain_close(pstrain_session *s)
 {
-    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_MEMBER, "pstrain_close");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, close_job(s)) : (int)err;
+    PSTRAIN_CALL(s, PSTRAIN_LANE_MAIN, PS_IN_MEMBER, close_job(s));
 }
 
 void pstrain_abort(pstrain_session *s, const char *reason)

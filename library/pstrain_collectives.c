@@ -209,20 +209,9 @@ static ps_err collectives_barrier(pstrain_session *s)
     return PS_OK;
 }
 
-static int collectives_enter(pstrain_session *s, const char *name)
-{
-    return (int)pstrain_enter(s, PSTRAIN_LANE_COLLECTIVE, PS_IN_MEMBER, name);
-}
-
-static int collectives_leave(pstrain_session *s, ps_err err)
-{
-    return pstrain_leave(s, PSTRAIN_LANE_COLLECTIVE, err);
-}
-
 int pstrain_barrier(pstrain_session *s)
 {
-    const int err = collectives_enter(s, "pstrain_barrier");
-    return err ? err : collectives_leave(s, collectives_barrier(s));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_COLLECTIVE, PS_IN_MEMBER, collectives_barrier(s));
 }
 
 static ps_err broadcast_large(pstrain_session *s, uint8_t *data, uint64_t bytes, int root)
@@ -253,8 +242,8 @@ static ps_err collectives_broadcast(pstrain_session *s, void *data, uint64_t byt
 
 int pstrain_broadcast(pstrain_session *s, void *data, uint64_t bytes, int root)
 {
-    const int err = collectives_enter(s, "pstrain_broadcast");
-    return err ? err : collectives_leave(s, collectives_broadcast(s, data, bytes, root));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_COLLECTIVE, PS_IN_MEMBER,
+                 collectives_broadcast(s, data, bytes, root));
 }
 
 /* After the first gather, which may hold the bytes. */
@@ -287,8 +276,8 @@ static ps_err collectives_all_gather(pstrain_session *s, const void *in, uint64_
 
 int pstrain_all_gather(pstrain_session *s, const void *in, uint64_t bytes, void *out)
 {
-    const int err = collectives_enter(s, "pstrain_all_gather");
-    return err ? err : collectives_leave(s, collectives_all_gather(s, in, bytes, out));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_COLLECTIVE, PS_IN_MEMBER,
+                 collectives_all_gather(s, in, bytes, out));
 }
 
 /* --- reduction --------------------------------------------------------------------- */
@@ -341,6 +330,6 @@ static ps_err all_reduce(pstrain_session *s, void *values, uint64_t n, int dtype
 
 int pstrain_all_reduce(pstrain_session *s, void *values, uint64_t n, int dtype, int op)
 {
-    const int err = collectives_enter(s, "pstrain_all_reduce");
-    return err ? err : collectives_leave(s, all_reduce(s, values, n, dtype, op));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_COLLECTIVE, PS_IN_MEMBER,
+                 all_reduce(s, values, n, dtype, op));
 }

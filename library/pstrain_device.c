@@ -300,10 +300,7 @@ static ps_err device_open(pstrain_session *s, const pstrain_device_options *give
 
 int pstrain_device_open(pstrain_session *s, const pstrain_device_options *options)
 {
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_OPEN, "pstrain_device_open");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, device_open(s, options))
-                        : (int)err;
+    PSTRAIN_CALL(s, PSTRAIN_LANE_MAIN, PS_IN_OPEN, device_open(s, options));
 }
 
 uint64_t pstrain_device_bytes(const pstrain_session *s)
@@ -694,6 +691,9 @@ static int device_leave(pstrain_session *s, ps_err err)
     return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
 }
 
+#define DEVICE_CALL(s, stages, work)                                                     \
+    PSTRAIN_RETURN(device_enter(s, stages, __func__), device_leave(s, work))
+
 static ps_err device_check(const pstrain_session *s, int first, int n, void *stream,
                            const char *call)
 {
@@ -765,16 +765,12 @@ static ps_err device_push(pstrain_session *s, int first, int n, void *stream,
 
 int pstrain_device_push(pstrain_session *s, int index, void *stream, float factor)
 {
-    const ps_err err = device_enter(s, PS_IN_STARTED, "pstrain_device_push");
-    return err == PS_OK ? device_leave(s, device_push(s, index, 1, stream, factor, false))
-                        : (int)err;
+    DEVICE_CALL(s, PS_IN_STARTED, device_push(s, index, 1, stream, factor, false));
 }
 
 int pstrain_device_push_none(pstrain_session *s, int first, int n, void *stream)
 {
-    const ps_err err = device_enter(s, PS_IN_STARTED, "pstrain_device_push_none");
-    return err == PS_OK ? device_leave(s, device_push(s, first, n, stream, 1, true))
-                        : (int)err;
+    DEVICE_CALL(s, PS_IN_STARTED, device_push(s, first, n, stream, 1, true));
 }
 
 ps_err pstrain_device_finish(pstrain_session *s)
@@ -835,8 +831,7 @@ static ps_err device_wait(pstrain_session *s, int first, int n, void *stream)
 
 int pstrain_device_wait(pstrain_session *s, int first, int n, void *stream)
 {
-    const ps_err err = device_enter(s, PS_IN_STARTED, "pstrain_device_wait");
-    return err == PS_OK ? device_leave(s, device_wait(s, first, n, stream)) : (int)err;
+    DEVICE_CALL(s, PS_IN_STARTED, device_wait(s, first, n, stream));
 }
 
 static ps_err device_set_arenas(pstrain_session *s, uint64_t params, uint64_t grads)
@@ -851,8 +846,7 @@ static ps_err device_set_arenas(pstrain_session *s, uint64_t params, uint64_t gr
 
 int pstrain_device_arenas(pstrain_session *s, uint64_t params, uint64_t grads)
 {
-    const ps_err err = device_enter(s, PS_IN_OPEN, "pstrain_device_arenas");
-    return err == PS_OK ? device_leave(s, device_set_arenas(s, params, grads)) : (int)err;
+    DEVICE_CALL(s, PS_IN_OPEN, device_set_arenas(s, params, grads));
 }
 
 /* --- the end ----------------------------------------------------------------------- */

@@ -146,11 +146,6 @@ ps_err pstrain_rows_enter(pstrain_session *s, const char *call)
                       call);
 }
 
-static int rows_leave(pstrain_session *s, ps_err err)
-{
-    return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
-}
-
 static ps_err rows_take_lookup(const pstrain_rows_lookup *l, ps_row_lookup *out)
 {
     if (l->struct_size < sizeof *l)
@@ -192,16 +187,12 @@ int pstrain_rows_pull(pstrain_session *s, const pstrain_rows_lookup *lookups, in
 {
     uint64_t unused;
     if (!ticket) ticket = &unused;
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_pull");
-    return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, trains != 0, ticket))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_look_up(s, lookups, n, trains != 0, ticket));
 }
 
 int pstrain_rows_prefetch(pstrain_session *s, const pstrain_rows_lookup *lookups, int n)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_prefetch");
-    return err == PS_OK ? rows_leave(s, rows_look_up(s, lookups, n, true, NULL))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_look_up(s, lookups, n, true, NULL));
 }
 
 int pstrain_rows_forget_ahead(pstrain_session *s)
@@ -209,16 +200,14 @@ int pstrain_rows_forget_ahead(pstrain_session *s)
     const ps_err err = pstrain_rows_enter(s, "pstrain_rows_forget_ahead");
     if (err != PS_OK) return (int)err;
     ps_row_client_forget_ahead(s->rows);
-    return rows_leave(s, PS_OK);
+    return pstrain_leave(s, PSTRAIN_LANE_MAIN, PS_OK);
 }
 
 int pstrain_rows_gradient(pstrain_session *s, uint64_t ticket, int index,
                           const float *grad, float *weights_grad)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_gradient");
-    return err == PS_OK ? rows_leave(s, ps_row_client_gradient(s->rows, ticket, index,
-                                                               grad, weights_grad))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s,
+                      ps_row_client_gradient(s->rows, ticket, index, grad, weights_grad));
 }
 
 static ps_err rows_add_gradients(pstrain_session *s, uint64_t ticket, int n,
@@ -234,10 +223,7 @@ static ps_err rows_add_gradients(pstrain_session *s, uint64_t ticket, int n,
 int pstrain_rows_gradients(pstrain_session *s, uint64_t ticket, int n,
                            const float *const *grads, float *const *weights_grads)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_gradients");
-    return err == PS_OK
-               ? rows_leave(s, rows_add_gradients(s, ticket, n, grads, weights_grads))
-               : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_add_gradients(s, ticket, n, grads, weights_grads));
 }
 
 int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
@@ -245,21 +231,17 @@ int pstrain_rows_forget(pstrain_session *s, uint64_t ticket)
     const ps_err err = pstrain_rows_enter(s, "pstrain_rows_forget");
     if (err != PS_OK) return (int)err;
     ps_row_client_forget(s->rows, ticket);
-    return rows_leave(s, PS_OK);
+    return pstrain_leave(s, PSTRAIN_LANE_MAIN, PS_OK);
 }
 
 int pstrain_rows_drop_gradients(pstrain_session *s, int table)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_drop_gradients");
-    return err == PS_OK ? rows_leave(s, ps_row_client_drop_gradients(s->rows, table))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s, ps_row_client_drop_gradients(s->rows, table));
 }
 
 int pstrain_rows_push(pstrain_session *s, float share, const double *lr)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_push");
-    return err == PS_OK ? rows_leave(s, ps_row_client_push(s->rows, share, lr))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s, ps_row_client_push(s->rows, share, lr));
 }
 
 uint64_t pstrain_rows_steps(const pstrain_session *s)
@@ -275,10 +257,8 @@ uint32_t pstrain_rows_width(const pstrain_session *s, int table)
 int pstrain_rows_load(pstrain_session *s, int table, const int64_t *ids, uint64_t n,
                       const float *values, int with_state, uint64_t steps)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_load");
-    return err == PS_OK ? rows_leave(s, ps_row_client_load(s->rows, table, ids, n, values,
-                                                           with_state != 0, steps))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(
+        s, ps_row_client_load(s->rows, table, ids, n, values, with_state != 0, steps));
 }
 
 static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *page)
@@ -300,8 +280,7 @@ static ps_err rows_save_page(pstrain_session *s, int table, pstrain_rows_page *p
 
 int pstrain_rows_save(pstrain_session *s, int table, pstrain_rows_page *page)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_save");
-    return err == PS_OK ? rows_leave(s, rows_save_page(s, table, page)) : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_save_page(s, table, page));
 }
 
 _Static_assert(sizeof(pstrain_rows_age) == sizeof(ps_rows_age), "they are the same");
@@ -324,9 +303,7 @@ static ps_err rows_restore(pstrain_session *s, int table, const pstrain_rows_pag
 int pstrain_rows_restore(pstrain_session *s, int table, const pstrain_rows_page *page,
                          int first)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_restore");
-    return err == PS_OK ? rows_leave(s, rows_restore(s, table, page, first != 0))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_restore(s, table, page, first != 0));
 }
 
 static ps_err rows_check_export(const pstrain_session *s, const char *path,
@@ -368,7 +345,5 @@ static ps_err rows_export(pstrain_session *s, const char *path, const int *table
 int pstrain_rows_export(pstrain_session *s, const char *path, const int *tables, int n,
                         const char *about)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_export");
-    return err == PS_OK ? rows_leave(s, rows_export(s, path, tables, n, about))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_export(s, path, tables, n, about));
 }

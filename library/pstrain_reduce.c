@@ -160,10 +160,7 @@ static ps_err reduce_open_once(pstrain_session *s, const pstrain_reducer *given)
 
 int pstrain_open_reducer(pstrain_session *s, const pstrain_reducer *options)
 {
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_JOINED, "pstrain_open_reducer");
-    if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_MAIN, reduce_open_once(s, options));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_MAIN, PS_IN_JOINED, reduce_open_once(s, options));
 }
 
 /* --- retiring ---------------------------------------------------------------------- */
@@ -266,12 +263,12 @@ static ps_err reduce_enter(pstrain_session *s, pstrain_lane lane, const char *ca
                       call);
 }
 
+#define REDUCE_CALL(s, lane, work)                                                       \
+    PSTRAIN_RETURN(reduce_enter(s, lane, __func__), pstrain_leave(s, lane, work))
+
 int pstrain_reduce_begin(pstrain_session *s, float *values, uint64_t n, uint64_t *ticket)
 {
-    const ps_err err = reduce_enter(s, PSTRAIN_LANE_REDUCE_BEGIN, "pstrain_reduce_begin");
-    if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_REDUCE_BEGIN,
-                         reduce_begin(s, values, n, ticket));
+    REDUCE_CALL(s, PSTRAIN_LANE_REDUCE_BEGIN, reduce_begin(s, values, n, ticket));
 }
 
 /* Retires what is in flight up to the ticket's last piece. */
@@ -292,9 +289,7 @@ static ps_err reduce_end(pstrain_session *s, uint64_t ticket)
 
 int pstrain_reduce_end(pstrain_session *s, uint64_t ticket)
 {
-    const ps_err err = reduce_enter(s, PSTRAIN_LANE_REDUCE_END, "pstrain_reduce_end");
-    if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_REDUCE_END, reduce_end(s, ticket));
+    REDUCE_CALL(s, PSTRAIN_LANE_REDUCE_END, reduce_end(s, ticket));
 }
 
 /* --- the end ----------------------------------------------------------------------- */

@@ -47,9 +47,7 @@ static ps_err rows_keep_point(pstrain_session *s, pstrain_rows_point *p)
 
 int pstrain_rows_keep(pstrain_session *s, pstrain_rows_point *point)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_keep");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, rows_keep_point(s, point))
-                        : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_keep_point(s, point));
 }
 
 static ps_err rows_return_to(pstrain_session *s, const char *folder, const char *manifest)
@@ -69,10 +67,7 @@ static ps_err rows_return_to(pstrain_session *s, const char *folder, const char 
 
 int pstrain_rows_return(pstrain_session *s, const char *folder, const char *manifest)
 {
-    const ps_err err = pstrain_rows_enter(s, "pstrain_rows_return");
-    return err == PS_OK
-               ? pstrain_leave(s, PSTRAIN_LANE_MAIN, rows_return_to(s, folder, manifest))
-               : (int)err;
+    PSTRAIN_ROWS_CALL(s, rows_return_to(s, folder, manifest));
 }
 
 int pstrain_rows_kept(pstrain_session *s, uint64_t point, int *kept)

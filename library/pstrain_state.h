@@ -94,6 +94,16 @@ ps_err pstrain_enter(pstrain_session *s, pstrain_lane lane, unsigned stages,
 /* Leaves it with its result: after an error other than ARG the session has failed. */
 int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err);
 
+/* The end of a call: `enter`, and if there is no error `leave`, whose argument is the
+ * call's work. */
+#define PSTRAIN_RETURN(enter, leave)                                                     \
+    do {                                                                                 \
+        const ps_err entered = enter;                                                    \
+        return entered == PS_OK ? leave : (int)entered;                                  \
+    } while (0)
+#define PSTRAIN_CALL(s, lane, stages, work)                                              \
+    PSTRAIN_RETURN(pstrain_enter(s, lane, stages, __func__), pstrain_leave(s, lane, work))
+
 /* Memory for state->missed where this rank needs it: owned, zeroed. */
 ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state);
 
@@ -125,6 +135,9 @@ ps_err pstrain_rows_open(pstrain_session *s);
 void pstrain_rows_close(pstrain_session *s);
 /* As pstrain_enter, of a started session with embedding tables. */
 ps_err pstrain_rows_enter(pstrain_session *s, const char *call);
+#define PSTRAIN_ROWS_CALL(s, work)                                                       \
+    PSTRAIN_RETURN(pstrain_rows_enter(s, __func__),                                      \
+                   pstrain_leave(s, PSTRAIN_LANE_MAIN, work))
 
 /* The reducer's part of closing, figures and the end. */
 ps_err pstrain_reducing_stop(pstrain_session *s);

@@ -34,10 +34,8 @@ static ps_err steps_check_host(const pstrain_session *s, const char *call)
                       call);
 }
 
-static int steps_leave(pstrain_session *s, ps_err err)
-{
-    return pstrain_leave(s, PSTRAIN_LANE_MAIN, err);
-}
+#define STEPS_CALL(s, work)                                                              \
+    PSTRAIN_RETURN(steps_enter(s, __func__), pstrain_leave(s, PSTRAIN_LANE_MAIN, work))
 
 /* --- groups ------------------------------------------------------------------------ */
 
@@ -78,8 +76,7 @@ static ps_err set_groups(pstrain_session *s, const pstrain_group *groups, int n,
 int pstrain_set_groups(pstrain_session *s, const pstrain_group *groups, int n,
                        size_t group_size)
 {
-    const ps_err err = steps_enter(s, "pstrain_set_groups");
-    return err == PS_OK ? steps_leave(s, set_groups(s, groups, n, group_size)) : (int)err;
+    STEPS_CALL(s, set_groups(s, groups, n, group_size));
 }
 
 static ps_err set_lr(pstrain_session *s, double lr)
@@ -100,8 +97,7 @@ static ps_err set_lr(pstrain_session *s, double lr)
 
 int pstrain_set_lr(pstrain_session *s, double lr)
 {
-    const ps_err err = steps_enter(s, "pstrain_set_lr");
-    return err == PS_OK ? steps_leave(s, set_lr(s, lr)) : (int)err;
+    STEPS_CALL(s, set_lr(s, lr));
 }
 
 /* --- steps ------------------------------------------------------------------------- */
@@ -125,8 +121,7 @@ static ps_err steps_begin(pstrain_session *s, uint32_t step_of, uint64_t *step)
 
 int pstrain_begin(pstrain_session *s, uint64_t *step)
 {
-    const ps_err err = steps_enter(s, "pstrain_begin");
-    return err == PS_OK ? steps_leave(s, steps_begin(s, PS_STEP_OF_ALL, step)) : (int)err;
+    STEPS_CALL(s, steps_begin(s, PS_STEP_OF_ALL, step));
 }
 
 static ps_err steps_begin_of(pstrain_session *s, int optimizer, uint64_t *step)
@@ -139,8 +134,7 @@ static ps_err steps_begin_of(pstrain_session *s, int optimizer, uint64_t *step)
 
 int pstrain_begin_of(pstrain_session *s, int optimizer, uint64_t *step)
 {
-    const ps_err err = steps_enter(s, "pstrain_begin_of");
-    return err == PS_OK ? steps_leave(s, steps_begin_of(s, optimizer, step)) : (int)err;
+    STEPS_CALL(s, steps_begin_of(s, optimizer, step));
 }
 
 /* Whether [first, first + n) are parameters; else ARG. */
@@ -169,8 +163,7 @@ static ps_err steps_wait_for(pstrain_session *s, int first, int n)
 
 int pstrain_wait(pstrain_session *s, int first, int n)
 {
-    const ps_err err = steps_enter(s, "pstrain_wait");
-    return err == PS_OK ? steps_leave(s, steps_wait_for(s, first, n)) : (int)err;
+    STEPS_CALL(s, steps_wait_for(s, first, n));
 }
 
 static ps_err steps_ready(pstrain_session *s, int first, int n, int *here)
@@ -184,8 +177,7 @@ static ps_err steps_ready(pstrain_session *s, int first, int n, int *here)
 
 int pstrain_ready(pstrain_session *s, int first, int n, int *here)
 {
-    const ps_err err = steps_enter(s, "pstrain_ready");
-    return err == PS_OK ? steps_leave(s, steps_ready(s, first, n, here)) : (int)err;
+    STEPS_CALL(s, steps_ready(s, first, n, here));
 }
 
 static float *steps_gradient_of(pstrain_session *s, int i)
@@ -212,8 +204,7 @@ static ps_err push_there(pstrain_session *s, int first, int n)
 
 int pstrain_push(pstrain_session *s, int first, int n)
 {
-    const ps_err err = steps_enter(s, "pstrain_push");
-    return err == PS_OK ? steps_leave(s, push_there(s, first, n)) : (int)err;
+    STEPS_CALL(s, push_there(s, first, n));
 }
 
 static ps_err push_none(pstrain_session *s, int first, int n)
@@ -226,8 +217,7 @@ static ps_err push_none(pstrain_session *s, int first, int n)
 
 int pstrain_push_none(pstrain_session *s, int first, int n)
 {
-    const ps_err err = steps_enter(s, "pstrain_push_none");
-    return err == PS_OK ? steps_leave(s, push_none(s, first, n)) : (int)err;
+    STEPS_CALL(s, push_none(s, first, n));
 }
 
 static void copy_gradient(pstrain_session *s, int index, const float *from, float factor)
@@ -261,8 +251,7 @@ static ps_err push_copy(pstrain_session *s, int index, const float *from, float 
 
 int pstrain_push_copy(pstrain_session *s, int index, const float *from, float factor)
 {
-    const ps_err err = steps_enter(s, "pstrain_push_copy");
-    return err == PS_OK ? steps_leave(s, push_copy(s, index, from, factor)) : (int)err;
+    STEPS_CALL(s, push_copy(s, index, from, factor));
 }
 
 static ps_err steps_finish(pstrain_session *s)
@@ -286,8 +275,8 @@ static ps_err steps_finish(pstrain_session *s)
 
 int pstrain_finish(pstrain_session *s)
 {
-    const ps_err err = steps_enter_beside(s, "pstrain_finish");
-    return err == PS_OK ? steps_leave(s, steps_finish(s)) : (int)err;
+    PSTRAIN_RETURN(steps_enter_beside(s, __func__),
+                   pstrain_leave(s, PSTRAIN_LANE_MAIN, steps_finish(s)));
 }
 
 static ps_err between_steps(const pstrain_session *s, const char *call)
@@ -306,8 +295,7 @@ static ps_err steps_drain(pstrain_session *s)
 
 int pstrain_drain(pstrain_session *s)
 {
-    const ps_err err = steps_enter(s, "pstrain_drain");
-    return err == PS_OK ? steps_leave(s, steps_drain(s)) : (int)err;
+    STEPS_CALL(s, steps_drain(s));
 }
 
 /* A scale that has become smaller tells of a step that was skipped. */
@@ -324,8 +312,7 @@ static ps_err loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 
 int pstrain_loss_scale(pstrain_session *s, float *scale, uint64_t *skipped)
 {
-    const ps_err err = steps_enter(s, "pstrain_loss_scale");
-    return err == PS_OK ? steps_leave(s, loss_scale(s, scale, skipped)) : (int)err;
+    STEPS_CALL(s, loss_scale(s, scale, skipped));
 }
 
 static ps_err sync_all(pstrain_session *s)
@@ -338,8 +325,7 @@ static ps_err sync_all(pstrain_session *s)
 
 int pstrain_sync(pstrain_session *s)
 {
-    const ps_err err = steps_enter(s, "pstrain_sync");
-    return err == PS_OK ? steps_leave(s, sync_all(s)) : (int)err;
+    STEPS_CALL(s, sync_all(s));
 }
 
 /* --- sums: whether memory was changed ---------------------------------------------- */
@@ -434,8 +420,7 @@ static ps_err steps_save(pstrain_session *s, pstrain_state *out)
 
 int pstrain_save(pstrain_session *s, pstrain_state *state)
 {
-    const ps_err err = steps_enter(s, "pstrain_save");
-    return err == PS_OK ? steps_leave(s, steps_save(s, state)) : (int)err;
+    STEPS_CALL(s, steps_save(s, state));
 }
 
 /* --- another table ----------------------------------------------------------------- */
@@ -463,8 +448,7 @@ static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
 
 int pstrain_close_table(pstrain_session *s, pstrain_arenas **arenas)
 {
-    const ps_err err = steps_enter(s, "pstrain_close_table");
-    return err == PS_OK ? steps_leave(s, close_table(s, arenas)) : (int)err;
+    STEPS_CALL(s, close_table(s, arenas));
 }
 
 void pstrain_arenas_free(pstrain_arenas **arenas)

@@ -401,9 +401,7 @@ void pstrain_forget_table(pstrain_session *s)
 
 int pstrain_open(pstrain_session *s, const pstrain_table *table)
 {
-    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_JOINED, "pstrain_open");
-    if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_MAIN, table_open_once(s, table));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_MAIN, PS_IN_JOINED, table_open_once(s, table));
 }
 
 /* --- what it has ------------------------------------------------------------------- */
@@ -479,6 +477,5 @@ static ps_err table_start(pstrain_session *s)
 
 int pstrain_start(pstrain_session *s)
 {
-    const ps_err err = pstrain_enter(s, PSTRAIN_LANE_MAIN, PS_IN_OPEN, "pstrain_start");
-    return err == PS_OK ? pstrain_leave(s, PSTRAIN_LANE_MAIN, table_start(s)) : (int)err;
+    PSTRAIN_CALL(s, PSTRAIN_LANE_MAIN, PS_IN_OPEN, table_start(s));
 }

@@ -44,10 +44,7 @@ static ps_err transfers_connect(pstrain_session *s)
 
 int pstrain_connect(pstrain_session *s)
 {
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_CONNECT, PS_IN_MEMBER, "pstrain_connect");
-    if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_CONNECT, transfers_connect(s));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_CONNECT, PS_IN_MEMBER, transfers_connect(s));
 }
 
 int pstrain_is_one_host(const pstrain_session *s)
@@ -105,10 +102,8 @@ int pstrain_comm_create(pstrain_session *s, uint64_t number, const int *ranks, i
 {
     if (!out) return ps_err_set(PS_ERR_ARG, "pstrain_comm_create: out is NULL");
     *out = NULL;
-    const ps_err err =
-        pstrain_enter(s, PSTRAIN_LANE_CONNECT, PS_IN_MEMBER, "pstrain_comm_create");
-    if (err != PS_OK) return (int)err;
-    return pstrain_leave(s, PSTRAIN_LANE_CONNECT, comm_create(s, number, ranks, n, out));
+    PSTRAIN_CALL(s, PSTRAIN_LANE_CONNECT, PS_IN_MEMBER,
+                 comm_create(s, number, ranks, n, out));
 }
 
 void pstrain_comm_destroy(pstrain_comm **comm)
