@@ -2,9 +2,9 @@
 #ifndef PS_CUDA_OPTIMIZER_KERNELS_H
 #define PS_CUDA_OPTIMIZER_KERNELS_H
 
-#include "config_words.h"
 #include "cuda_sum_kernels.h"
 #include "flushed.h"
+#include "optimizer.h"
 
 /* The result of checking a step's gradients. It lies in the GPU's memory, so that the
  * host need not wait for it. */
@@ -13,8 +13,7 @@ typedef struct ps_verdict {
     float scale;      // of the gradient
 } ps_verdict;
 
-/* The arguments of an optimizer step, from ps_optimizer_scalars. decay[0] is for weights,
- * decay[1] for biases and norms. */
+/* The arguments of an optimizer step. */
 typedef struct ps_k_optimizer {
     const ps_verdict *verdict; // NULL: the step is always applied
     float *p;
@@ -22,14 +21,11 @@ typedef struct ps_k_optimizer {
     float *s0, *s1, *s2;       // states; NULL where the optimizer has none
     float *ema;                // the weights' average; NULL: none
     const uint32_t *starts;    // (n_tensors) offsets of the arena's tensors, ascending
-    const uint8_t *groups;     // (n_tensors) 2 * its group, + 1 if it uses decay[1]
+    const uint8_t *groups;     // (n_tensors) 2 * its group, + 1 for biases and norms
     uint32_t n_tensors, first; // elements: first + i
-    int kind;                  // ps_optimizer_kind
     uint32_t group;            // whose tensors are stepped
-    bool first_step, nesterov, pytorch1, centered, has_momentum;
-    float scale, decay[2], lr_neg, momentum, damp;
-    float beta1, lerp, beta2, one_minus_beta2, root_correction, eps, step_size_neg;
-    float accumulator, ema_lerp;
+    ps_optimizer_scalars by;   // its decay is for weights
+    float spared_decay;        // for biases and norms
 } ps_k_optimizer;
 
 /* The tensor that holds element i of the arena; an element of a gap belongs to the tensor
@@ -51,57 +47,58 @@ PS_ARITH void ps_sgd_element(const ps_k_optimizer *k, float scale, float decay, 
 {
     float p = k->p[i], d = fmaf(decay, p, scale * k->g[i]), up = d;
     if (k->s0) {
-        float b = k->first_step ? d : fmaf(k->damp, d, k->momentum * k->s0[i]);
+        float b = k->by.first ? d : fmaf(k->by.damp, d, k->by.momentum * k->s0[i]);
         b = ps_flushed(b);
         k->s0[i] = b;
-        up = k->nesterov ? fmaf(k->momentum, b, d) : b;
+        up = k->by.nesterov ? fmaf(k->by.momentum, b, d) : b;
     }
-    k->p[i] = fmaf(k->lr_neg, up, p);
+    k->p[i] = fmaf(k->by.lr_neg, up, p);
 }
 
 /* A moment m that is lerped towards g. */
 PS_ARITH float ps_lerped(const ps_k_optimizer *k, float m, float g)
 {
-    if (k->pytorch1) return ps_flushed(fmaf(k->lerp, g, k->beta1 * m));
-    if (k->lerp < 0.5f) return ps_flushed(fmaf(k->lerp, g - m, m));
-    return ps_flushed(fmaf(k->lerp - 1.0f, g - m, g));
+    if (k->by.pytorch1) return ps_flushed(fmaf(k->by.lerp, g, k->by.beta1 * m));
+    if (k->by.lerp < 0.5f) return ps_flushed(fmaf(k->by.lerp, g - m, m));
+    return ps_flushed(fmaf(k->by.lerp - 1.0f, g - m, g));
 }
 
 PS_ARITH void ps_adam_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
 {
     float g = scale * k->g[i], w = k->p[i];
-    if (k->kind == PS_OPTIMIZER_ADAMW)
+    if (k->by.kind == PS_OPTIMIZER_ADAMW)
         w *= decay;
     else
         g = fmaf(decay, w, g);
     float mean = ps_lerped(k, k->s0[i], g);
-    float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s1[i]);
-    float root = sqrtf(square) / k->root_correction + k->eps;
+    float square = fmaf(k->by.one_minus_beta2 * g, g, k->by.beta2 * k->s1[i]);
+    float root = sqrtf(square) / k->by.root_correction + k->by.eps;
     k->s0[i] = mean;
-    k->s1[i] = ps_flushed_under(mean, square, k->eps);
-    k->p[i] = w + k->step_size_neg * mean / root;
+    k->s1[i] = ps_flushed_under(mean, square, k->by.eps);
+    k->p[i] = w + k->by.step_size_neg * mean / root;
 }
 
 PS_ARITH void ps_rmsprop_element(const ps_k_optimizer *k, float scale, float decay,
                                  size_t i)
 {
     float p = k->p[i], g = fmaf(decay, p, scale * k->g[i]);
-    float square = fmaf(k->one_minus_beta2 * g, g, k->beta2 * k->s0[i]), spread = square;
+    float square = fmaf(k->by.one_minus_beta2 * g, g, k->by.beta2 * k->s0[i]),
+          spread = square;
     float over = g;
-    if (k->centered) {
-        float *means = k->has_momentum ? k->s2 : k->s1;
+    if (k->by.centered) {
+        float *means = k->by.has_momentum ? k->s2 : k->s1;
         float m = ps_lerped(k, means[i], g);
         means[i] = over = m;
         spread = fmaf(-m, m, square);
     }
-    float root = sqrtf(spread) + k->eps;
-    k->s0[i] = ps_flushed_under(over, square, k->eps);
-    if (k->has_momentum) {
-        float b = ps_flushed(k->momentum * k->s1[i] + g / root);
+    float root = sqrtf(spread) + k->by.eps;
+    k->s0[i] = ps_flushed_under(over, square, k->by.eps);
+    if (k->by.has_momentum) {
+        float b = ps_flushed(k->by.momentum * k->s1[i] + g / root);
         k->s1[i] = b;
-        k->p[i] = fmaf(k->lr_neg, b, p);
+        k->p[i] = fmaf(k->by.lr_neg, b, p);
     } else {
-        k->p[i] = p + k->lr_neg * g / root;
+        k->p[i] = p + k->by.lr_neg * g / root;
     }
 }
 
@@ -109,27 +106,27 @@ PS_ARITH void ps_adagrad_element(const ps_k_optimizer *k, float scale, float dec
                                  size_t i)
 {
     float p = k->p[i], g = fmaf(decay, p, scale * k->g[i]);
-    float sum = fmaf(g, g, k->first_step ? k->accumulator : k->s0[i]);
+    float sum = fmaf(g, g, k->by.first ? k->by.accumulator : k->s0[i]);
     k->s0[i] = sum;
-    k->p[i] = p + k->lr_neg * g / (sqrtf(sum) + k->eps);
+    k->p[i] = p + k->by.lr_neg * g / (sqrtf(sum) + k->by.eps);
 }
 
 PS_ARITH void ps_lion_element(const ps_k_optimizer *k, float scale, float decay, size_t i)
 {
     float g = scale * k->g[i], w = k->p[i] * decay, m = k->s0[i];
-    float to = fmaf(k->lerp, g, k->beta1 * m);
+    float to = fmaf(k->by.lerp, g, k->by.beta1 * m);
     float sign = to > 0.0f ? 1.0f : to < 0.0f ? -1.0f : to;
-    k->s0[i] = ps_flushed(fmaf(k->one_minus_beta2, g, k->beta2 * m));
-    k->p[i] = fmaf(k->lr_neg, sign, w);
+    k->s0[i] = ps_flushed(fmaf(k->by.one_minus_beta2, g, k->by.beta2 * m));
+    k->p[i] = fmaf(k->by.lr_neg, sign, w);
 }
 
 /* Of a weight that the step has changed. */
 PS_ARITH void ps_average_element(const ps_k_optimizer *k, size_t i)
 {
     float p = k->p[i], e = k->ema[i], away = p - e;
-    float next = k->ema_lerp < 0.5f ? fmaf(k->ema_lerp, away, e)
-                                    : fmaf(k->ema_lerp - 1.0f, away, p);
-    k->ema[i] = ps_flushed(k->first_step ? p : next);
+    float next = k->by.ema_lerp < 0.5f ? fmaf(k->by.ema_lerp, away, e)
+                                       : fmaf(k->by.ema_lerp - 1.0f, away, p);
+    k->ema[i] = ps_flushed(k->by.first ? p : next);
 }
 
 /* A step over a range of the arena. Gaps are included and stay zero. Rounds exactly as
@@ -139,17 +136,16 @@ PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
     uint32_t at = k->first + i;
     uint32_t group = k->groups[ps_tensor_of(k->starts, k->n_tensors, at)];
     bool spared = group & 1;
-    // indexing decay with a run-time value would make each thread copy all arguments
-    float decay = spared ? k->decay[1] : k->decay[0];
-    float scale = k->verdict ? k->verdict->scale : k->scale;
+    float decay = spared ? k->spared_decay : k->by.decay;
+    float scale = k->verdict ? k->verdict->scale : k->by.scale;
     if (group / 2 != k->group || (k->verdict && k->verdict->refused)) return;
-    if (k->kind == PS_OPTIMIZER_SGD)
+    if (k->by.kind == PS_OPTIMIZER_SGD)
         ps_sgd_element(k, scale, decay, at);
-    else if (k->kind == PS_OPTIMIZER_RMSPROP)
+    else if (k->by.kind == PS_OPTIMIZER_RMSPROP)
         ps_rmsprop_element(k, scale, decay, at);
-    else if (k->kind == PS_OPTIMIZER_ADAGRAD)
+    else if (k->by.kind == PS_OPTIMIZER_ADAGRAD)
         ps_adagrad_element(k, scale, decay, at);
-    else if (k->kind == PS_OPTIMIZER_LION)
+    else if (k->by.kind == PS_OPTIMIZER_LION)
         ps_lion_element(k, scale, decay, at);
     else
         ps_adam_element(k, scale, decay, at);
@@ -160,7 +156,6 @@ PS_ARITH void ps_k_optimizer_at(const ps_k_optimizer *k, uint32_t i)
  * gradients: kinds and counts as of ps_k_optimizer, whose p and g it reads. */
 typedef struct ps_k_lamb_update {
     ps_k_optimizer step;
-    float correction;
     float *u; // the gradients
 } ps_k_lamb_update;
 
@@ -171,7 +166,7 @@ PS_ARITH bool ps_lamb_steps(const ps_k_optimizer *k, uint32_t tensor)
 
 PS_ARITH float ps_lamb_decay(const ps_k_optimizer *k, uint32_t tensor)
 {
-    return k->groups[tensor] & 1 ? k->decay[1] : k->decay[0];
+    return k->groups[tensor] & 1 ? k->spared_decay : k->by.decay;
 }
 
 PS_ARITH void ps_k_lamb_update_at(const ps_k_lamb_update *k, uint32_t i)
@@ -180,13 +175,13 @@ PS_ARITH void ps_k_lamb_update_at(const ps_k_lamb_update *k, uint32_t i)
     const uint32_t at = s->first + i;
     const uint32_t tensor = ps_tensor_of(s->starts, s->n_tensors, at);
     if (!ps_lamb_steps(s, tensor)) return;
-    float g = (s->verdict ? s->verdict->scale : s->scale) * s->g[at];
-    float mean = ps_flushed(fmaf(s->lerp, g, s->beta1 * s->s0[at]));
-    float square = fmaf(s->one_minus_beta2 * g, g, s->beta2 * s->s1[at]);
-    float root = sqrtf(square) / s->root_correction + s->eps;
+    float g = (s->verdict ? s->verdict->scale : s->by.scale) * s->g[at];
+    float mean = ps_flushed(fmaf(s->by.lerp, g, s->by.beta1 * s->s0[at]));
+    float square = fmaf(s->by.one_minus_beta2 * g, g, s->by.beta2 * s->s1[at]);
+    float root = sqrtf(square) / s->by.root_correction + s->by.eps;
     s->s0[at] = mean;
-    s->s1[at] = ps_flushed_under(mean, square, s->eps);
-    k->u[at] = fmaf(ps_lamb_decay(s, tensor), s->p[at], mean / k->correction / root);
+    s->s1[at] = ps_flushed_under(mean, square, s->by.eps);
+    k->u[at] = fmaf(ps_lamb_decay(s, tensor), s->p[at], mean / s->by.correction / root);
 }
 
 /* Each tensor's ratio, from the sums of squares of its blocks. Count: tensors. */
@@ -223,7 +218,7 @@ PS_ARITH void ps_k_lamb_apply_at(const ps_k_lamb_apply *k, uint32_t i)
     const uint32_t at = s->first + i;
     const uint32_t tensor = ps_tensor_of(s->starts, s->n_tensors, at);
     if (!ps_lamb_steps(s, tensor)) return;
-    s->p[at] = fmaf(s->lr_neg, k->ratios[tensor] * s->g[at], s->p[at]);
+    s->p[at] = fmaf(s->by.lr_neg, k->ratios[tensor] * s->g[at], s->p[at]);
     if (s->ema) ps_average_element(s, at);
 }
 

@@ -205,44 +205,26 @@ static ps_k_optimizer arguments_of(cuda_stream *s, const ps_optimizer_step *step
                                    int group, const ps_verdict *verdict, uint64_t first)
 {
     const ps_optimizer *opt = s->at.optimizer;
-    ps_optimizer_scalars k = ps_optimizer_scalars_in(opt, step, group, opt->weight_decay);
-    ps_optimizer_scalars spared = ps_optimizer_scalars_in(
-        opt, step, group, ps_optimizer_decay(opt, PS_TENSOR_BIAS));
     const int own = opt->n_states - (opt->ema > 0);
     float *const state[] = {own > 0 ? s->states[0] : NULL, own > 1 ? s->states[1] : NULL,
                             own > 2 ? s->states[2] : NULL};
-    return (ps_k_optimizer){.verdict = verdict,
-                            .p = s->resident.params,
-                            .g = s->resident.grads,
-                            .s0 = state[0],
-                            .s1 = state[1],
-                            .s2 = state[2],
-                            .ema = own < opt->n_states ? s->states[own] : NULL,
-                            .ema_lerp = k.ema_lerp,
-                            .starts = s->starts,
-                            .groups = s->groups,
-                            .group = (uint32_t)group,
-                            .n_tensors = (uint32_t)s->at.table->n_tensors,
-                            .first = (uint32_t)first,
-                            .kind = (int)opt->kind,
-                            .first_step = k.first,
-                            .nesterov = k.nesterov,
-                            .pytorch1 = k.pytorch1,
-                            .centered = k.centered,
-                            .has_momentum = k.has_momentum,
-                            .accumulator = k.accumulator,
-                            .scale = k.scale,
-                            .decay = {k.decay, spared.decay},
-                            .lr_neg = k.lr_neg,
-                            .momentum = k.momentum,
-                            .damp = k.damp,
-                            .beta1 = k.beta1,
-                            .lerp = k.lerp,
-                            .beta2 = k.beta2,
-                            .one_minus_beta2 = k.one_minus_beta2,
-                            .root_correction = k.root_correction,
-                            .eps = k.eps,
-                            .step_size_neg = k.step_size_neg};
+    return (ps_k_optimizer){
+        .verdict = verdict,
+        .p = s->resident.params,
+        .g = s->resident.grads,
+        .s0 = state[0],
+        .s1 = state[1],
+        .s2 = state[2],
+        .ema = own < opt->n_states ? s->states[own] : NULL,
+        .starts = s->starts,
+        .groups = s->groups,
+        .group = (uint32_t)group,
+        .n_tensors = (uint32_t)s->at.table->n_tensors,
+        .first = (uint32_t)first,
+        .by = ps_optimizer_scalars_in(opt, step, group, opt->weight_decay),
+        .spared_decay = ps_optimizer_scalars_in(opt, step, group,
+                                                ps_optimizer_decay(opt, PS_TENSOR_BIAS))
+                            .decay};
 }
 
 /* LAMB's steps, of the whole arena: nothing waits for the host. */
@@ -253,12 +235,9 @@ static ps_err queue_lamb(cuda_stream *s, const ps_optimizer_step *step)
     double *const weights = s->sums, *const updates = s->sums + s->n_blocks;
     PS_TRY(queue_sums(s, s->resident.params, 0, s->n_blocks, weights));
     for (int group = 0; group <= opt->n_fixed; group++)
-        PS_TRY(PS_LAUNCH_ON(
-            s->gpu, PS_GPU_EXCHANGE, lamb_update, count, who,
-            .step = arguments_of(s, step, group, s->verdict, 0),
-            .correction =
-                ps_optimizer_scalars_in(opt, step, group, opt->weight_decay).correction,
-            .u = s->resident.grads));
+        PS_TRY(PS_LAUNCH_ON(s->gpu, PS_GPU_EXCHANGE, lamb_update, count, who,
+                            .step = arguments_of(s, step, group, s->verdict, 0),
+                            .u = s->resident.grads));
     PS_TRY(queue_sums(s, s->resident.grads, 0, s->n_blocks, updates));
     for (int group = 0; group <= opt->n_fixed; group++) {
         const ps_k_optimizer k = arguments_of(s, step, group, s->verdict, 0);
