@@ -124,10 +124,10 @@ static void compute_moved(output *o)
         const ps_cpu_shape b = shape_of(2, 21, 5, 4, lanes[(i + 1) % 4]);
         const ps_cpu_shape both =
             shape_of(2, 37, 5, 4, ps_cpu_concat_lanes(&a, 37, i == 2));
-        ps_cpu_concat_forward(&a, x, &both, 0, y);
-        ps_cpu_concat_forward(&b, x, &both, a.c, y);
+        ps_cpu_concat_forward(PS_CPU_FLOAT32, &a, x, &both, 0, y);
+        ps_cpu_concat_forward(PS_CPU_FLOAT32, &b, x, &both, a.c, y);
         put_shape(o, &both, y);
-        ps_cpu_concat_backward(&both, a.c, y, &b, dx, i % 2);
+        ps_cpu_concat_backward(PS_CPU_FLOAT32, &both, a.c, y, &b, dx, i % 2);
         put_shape(o, &b, dx);
     }
 }
@@ -166,8 +166,8 @@ static void compute_layers_of(ps_cpu_factors type, output *o)
     ps_cpu_sum_forward_narrow(type, count - 3, hy, hdy, hy, true);
     ps_cpu_pass_narrow(type, count - 3, hdy, hy, true);
     ps_cpu_pass_rounded(type, count - 5, x, hy, true);
-    ps_cpu_concat_forward_narrow(type, &a, hx, &both, 0, hy);
-    ps_cpu_concat_backward_narrow(type, &both, 16, hdy, &b, hy, true);
+    ps_cpu_concat_forward(type, &a, hx, &both, 0, hy);
+    ps_cpu_concat_backward(type, &both, 16, hdy, &b, hy, true);
     put(o, hy, (size_t)count * sizeof *hy);
     ps_cpu_windows_gather(&w, sizeof *hx, hx, dx);
     put(o, dx, (size_t)(ps_cpu_windows_rows(&w) * ps_cpu_windows_columns(&w)) * 2);

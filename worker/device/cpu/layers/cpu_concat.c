@@ -90,14 +90,9 @@ typedef struct storage {
                  int64_t y_pitch, bool add);
 } storage;
 
-static const storage whole = {sizeof(float), copy_any_run};
-static const storage bf16 = {sizeof(uint16_t), copy_bf16_run};
-static const storage fp16 = {sizeof(uint16_t), copy_fp16_run};
-
-static const storage *concat_storage_of(ps_cpu_factors type)
-{
-    return type == PS_CPU_FP16 ? &fp16 : &bf16;
-}
+static const storage storages[] = {[PS_CPU_FLOAT32] = {sizeof(float), copy_any_run},
+                                   [PS_CPU_BF16] = {sizeof(uint16_t), copy_bf16_run},
+                                   [PS_CPU_FP16] = {sizeof(uint16_t), copy_fp16_run}};
 
 /* Copies `channels` channels of sample n. */
 static void copy_channels(const storage *as, const ps_cpu_shape *from, int64_t from_first,
@@ -127,26 +122,6 @@ static void concat_zero_padding(const storage *as, const ps_cpu_shape *s, char *
                (size_t)((s->lanes - used) * as->bytes));
 }
 
-static void concat_put(const storage *as, const ps_cpu_shape *from, const void *x,
-                       const ps_cpu_shape *to, int64_t first, void *y)
-{
-#pragma omp parallel for
-    for (int64_t n = 0; n < from->n; n++) {
-        copy_channels(as, from, 0, x, to, first, y, n, from->c, false);
-        if (first + from->c == to->c) concat_zero_padding(as, to, y, n);
-    }
-}
-
-static void concat_take(const storage *as, const ps_cpu_shape *from, int64_t first,
-                        const void *dy, const ps_cpu_shape *to, void *dx, bool add)
-{
-#pragma omp parallel for
-    for (int64_t n = 0; n < to->n; n++) {
-        copy_channels(as, from, first, dy, to, 0, dx, n, to->c, add);
-        if (!add) concat_zero_padding(as, to, dx, n);
-    }
-}
-
 PS_PER_LEVEL(int64_t, ps_cpu_concat_lanes,
              (const ps_cpu_shape *a, int64_t channels, bool last), (a, channels, last))
 {
@@ -157,33 +132,27 @@ PS_PER_LEVEL(int64_t, ps_cpu_concat_lanes,
 }
 
 PS_PER_LEVEL(void, ps_cpu_concat_forward,
-             (const ps_cpu_shape *from, const float *x, const ps_cpu_shape *to,
-              int64_t first, float *y),
-             (from, x, to, first, y))
+             (ps_cpu_factors type, const ps_cpu_shape *from, const void *x,
+              const ps_cpu_shape *to, int64_t first, void *y),
+             (type, from, x, to, first, y))
 {
-    concat_put(&whole, from, x, to, first, y);
+    const storage *as = &storages[type];
+#pragma omp parallel for
+    for (int64_t n = 0; n < from->n; n++) {
+        copy_channels(as, from, 0, x, to, first, y, n, from->c, false);
+        if (first + from->c == to->c) concat_zero_padding(as, to, y, n);
+    }
 }
 
 PS_PER_LEVEL(void, ps_cpu_concat_backward,
-             (const ps_cpu_shape *from, int64_t first, const float *dy,
-              const ps_cpu_shape *to, float *dx, bool add),
-             (from, first, dy, to, dx, add))
-{
-    concat_take(&whole, from, first, dy, to, dx, add);
-}
-
-PS_PER_LEVEL(void, ps_cpu_concat_forward_narrow,
-             (ps_cpu_factors type, const ps_cpu_shape *from, const uint16_t *x,
-              const ps_cpu_shape *to, int64_t first, uint16_t *y),
-             (type, from, x, to, first, y))
-{
-    concat_put(concat_storage_of(type), from, x, to, first, y);
-}
-
-PS_PER_LEVEL(void, ps_cpu_concat_backward_narrow,
              (ps_cpu_factors type, const ps_cpu_shape *from, int64_t first,
-              const uint16_t *dy, const ps_cpu_shape *to, uint16_t *dx, bool add),
+              const void *dy, const ps_cpu_shape *to, void *dx, bool add),
              (type, from, first, dy, to, dx, add))
 {
-    concat_take(concat_storage_of(type), from, first, dy, to, dx, add);
+    const storage *as = &storages[type];
+#pragma omp parallel for
+    for (int64_t n = 0; n < to->n; n++) {
+        copy_channels(as, from, first, dy, to, 0, dx, n, to->c, add);
+        if (!add) concat_zero_padding(as, to, dx, n);
+    }
 }

@@ -9,21 +9,14 @@
  * or channels-last. Where it is both, last decides. */
 int64_t ps_cpu_concat_lanes(const ps_cpu_shape *a, int64_t channels, bool last);
 
-/* Copies all channels of x to the channels from `first` on of y. */
-void ps_cpu_concat_forward(const ps_cpu_shape *from, const float *x,
-                           const ps_cpu_shape *to, int64_t first, float *y);
+/* Copies all channels of x to the channels from `first` on of y. type: FLOAT32, BF16 or
+ * FP16. */
+void ps_cpu_concat_forward(ps_cpu_factors type, const ps_cpu_shape *from, const void *x,
+                           const ps_cpu_shape *to, int64_t first, void *y);
 
 /* Copies the channels from `first` on of dy, which is laid out as `from`, to dx, which
  * has fewer channels. add: adds. */
-void ps_cpu_concat_backward(const ps_cpu_shape *from, int64_t first, const float *dy,
-                            const ps_cpu_shape *to, float *dx, bool add);
-
-/* The same of values of 16 bits. type: BF16 or FP16. */
-void ps_cpu_concat_forward_narrow(ps_cpu_factors type, const ps_cpu_shape *from,
-                                  const uint16_t *x, const ps_cpu_shape *to,
-                                  int64_t first, uint16_t *y);
-void ps_cpu_concat_backward_narrow(ps_cpu_factors type, const ps_cpu_shape *from,
-                                   int64_t first, const uint16_t *dy,
-                                   const ps_cpu_shape *to, uint16_t *dx, bool add);
+void ps_cpu_concat_backward(ps_cpu_factors type, const ps_cpu_shape *from, int64_t first,
+                            const void *dy, const ps_cpu_shape *to, void *dx, bool add);
 
 #endif

@@ -139,20 +139,20 @@ static void forward_add(ps_cpu_run *run, ps_cpu_step *s)
     ps_cpu_sum_forward(ps_cpu_shape_count(&y->shape), a->at, other, y->at, s->node->relu);
 }
 
+/* How the step's own output lies in memory. */
+static ps_cpu_factors output_type(const ps_cpu_run *run, const ps_cpu_step *s)
+{
+    return ps_cpu_narrow_out(run, s) ? run->library->factors : PS_CPU_FLOAT32;
+}
+
 static void forward_concat(ps_cpu_run *run, ps_cpu_step *s)
 {
     const ps_cpu_value *a = &run->values[s->node->in[0]];
     const ps_cpu_value *b = &run->values[s->node->in[1]];
     const ps_cpu_value *y = &run->values[s->node->out];
-    if (ps_cpu_narrow_out(run, s)) {
-        ps_cpu_concat_forward_narrow(run->library->factors, &a->shape, a->at, &y->shape,
-                                     0, y->at);
-        ps_cpu_concat_forward_narrow(run->library->factors, &b->shape, b->at, &y->shape,
-                                     a->shape.c, y->at);
-        return;
-    }
-    ps_cpu_concat_forward(&a->shape, a->at, &y->shape, 0, y->at);
-    ps_cpu_concat_forward(&b->shape, b->at, &y->shape, a->shape.c, y->at);
+    const ps_cpu_factors type = output_type(run, s);
+    ps_cpu_concat_forward(type, &a->shape, a->at, &y->shape, 0, y->at);
+    ps_cpu_concat_forward(type, &b->shape, b->at, &y->shape, a->shape.c, y->at);
 }
 
 static void backward_concat(ps_cpu_run *run, ps_cpu_step *s)
@@ -161,12 +161,9 @@ static void backward_concat(ps_cpu_run *run, ps_cpu_step *s)
     int64_t first = 0;
     for (int k = 0; k < 2; k++) {
         const ps_cpu_value *in = &run->values[s->node->in[k]];
-        if (in->grad && ps_cpu_narrow_out(run, s))
-            ps_cpu_concat_backward_narrow(run->library->factors, &out->shape, first,
-                                          out->grad, &in->shape, in->grad, s->add[k]);
-        else if (in->grad)
-            ps_cpu_concat_backward(&out->shape, first, out->grad, &in->shape, in->grad,
-                                   s->add[k]);
+        if (in->grad)
+            ps_cpu_concat_backward(output_type(run, s), &out->shape, first, out->grad,
+                                   &in->shape, in->grad, s->add[k]);
         first += in->shape.c;
     }
 }
