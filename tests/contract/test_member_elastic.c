@@ -1,10 +1,65 @@
 /* Elastic jobs: newcomers are let in, and the others begin without those that do not
- * come. */
+ * come. The linker puts functions in the place of the coordinator's (--wrap), by which
+ * the test sees what it decides, and moves its clock. */
 #include "member_rig.h"
 
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "coord_elastic.h"
+
+static atomic_uint_least64_t ahead_ns; // of the clock by which the coordinator waits
+
+uint64_t __real_ps_clock_awake_ns(void);
+uint64_t __wrap_ps_clock_awake_ns(void);
+uint64_t __wrap_ps_clock_awake_ns(void)
+{
+    return __real_ps_clock_awake_ns() + atomic_load(&ahead_ns);
+}
+
+static atomic_int expected_here; // that many workers
+static sem_t asked, kept;        // whether these suffice; a place was kept for worker 0
+
+bool __real_ps_coord_members_suffice(ps_coordinator *c, bool servers, int here,
+                                     int admitted);
+bool __wrap_ps_coord_members_suffice(ps_coordinator *c, bool servers, int here,
+                                     int admitted);
+bool __wrap_ps_coord_members_suffice(ps_coordinator *c, bool servers, int here,
+                                     int admitted)
+{
+    const bool suffice = __real_ps_coord_members_suffice(c, servers, here, admitted);
+    if (servers && here == atomic_load(&expected_here)) sem_post(&asked);
+    return suffice;
+}
+
+bool __real_ps_coord_keeps_place(const ps_coordinator *c, int asked_rank);
+bool __wrap_ps_coord_keeps_place(const ps_coordinator *c, int asked_rank);
+bool __wrap_ps_coord_keeps_place(const ps_coordinator *c, int asked_rank)
+{
+    const bool keeps = __real_ps_coord_keeps_place(c, asked_rank);
+    if (keeps) sem_post(&kept);
+    return keeps;
+}
+
+static void await(sem_t *event)
+{
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 20;
+    assert_int_equal(sem_timedwait(event, &limit), 0);
+}
+
+/* The coordinator has that many workers; then it waits for longer than it is patient. */
+static void let_it_wait(int workers)
+{
+    atomic_store(&expected_here, workers);
+    while (sem_trywait(&asked) == 0)
+        ;
+    await(&asked);
+    atomic_fetch_add(&ahead_ns, UINT64_C(2000000000));
+}
 
 static void end_elastic(rig_part *p, int workers)
 {
@@ -47,17 +102,19 @@ static void join_late(rig_part *p)
     end_elastic(p, 3);
 }
 
-/* The last part comes `later_s` later. too_many: that are not let in. */
-static void run_elastic(rig_job *j, rig_part *parts, int n, unsigned later_s,
-                        int too_many)
+static void begin(rig_job *j, rig_part *parts, int n)
 {
     j->min_workers = 1;
     for (int i = 0; i < n; i++) {
         parts[i].job = j;
-        if (i == n - 1) sleep(later_s);
         assert_int_equal(pthread_create(&parts[i].thread, NULL, rig_run_part, &parts[i]),
                          0);
     }
+}
+
+/* too_many: that are not let in. */
+static void end(rig_part *parts, int n, int too_many)
+{
     for (int i = 0; i < n; i++)
         pthread_join(parts[i].thread, NULL);
     for (int i = 0; i < n; i++) {
@@ -77,7 +134,8 @@ TEST(a_newcomer_is_let_in)
         {.role = PS_ROLE_WORKER, .rank = 5, .run = regroup_for_a_newcomer},
         {.role = PS_ROLE_WORKER, .rank = -1, .late = true, .run = join_late}};
     pthread_barrier_init(&rig_others_have_joined, NULL, 2);
-    run_elastic(&j, parts, 3 + 1, 0, 0);
+    begin(&j, parts, 4);
+    end(parts, 4, 0);
     pthread_barrier_destroy(&rig_others_have_joined);
     rig_close(&j);
 }
@@ -103,7 +161,13 @@ TEST(others_begin_without_those_that_do_not_come)
              .run = end_as_two},
             {.role = PS_ROLE_WORKER, .rank = cases[i].other, .run = end_as_two},
             {.role = PS_ROLE_WORKER, .rank = 0, .run = end_as_two}};
-        run_elastic(&j, parts, 3, 2, 0); // no job begins without worker 0
+        begin(&j, parts, 2);
+        let_it_wait(1);
+        await(&asked); // this may have begun before the clock was moved
+        await(&asked); // no job begins without worker 0
+        begin(&j, parts + 2, 1);
+        let_it_wait(2);
+        end(parts, 3, 0);
         rig_close(&j);
     }
 }
@@ -120,7 +184,19 @@ TEST(the_last_place_is_for_worker_0)
             {.role = PS_ROLE_WORKER, .rank = first[i], .run = end_as_two},
             {.role = PS_ROLE_WORKER, .rank = PS_RANK_NOT_0, .run = end_as_two},
             {.role = PS_ROLE_WORKER, .rank = 0, .run = end_as_two}};
-        run_elastic(&j, parts, 3 + 1, 1, 1);
+        while (sem_trywait(&kept) == 0)
+            ;
+        begin(&j, parts, 3);
+        await(&kept);
+        begin(&j, parts + 3, 1);
+        end(parts, 4, 1);
         rig_close(&j);
     }
+}
+
+int main(int argc, char **argv)
+{
+    sem_init(&asked, 0, 0);
+    sem_init(&kept, 0, 0);
+    return check_main(argc, argv, 1);
 }
