@@ -301,44 +301,59 @@ static uint64_t new_records(const ps_row_table *t)
     return n;
 }
 
+/* A table that owns all ids, and a step of its own. */
+typedef struct rig {
+    ps_row_memory memory;
+    ps_row_table t;
+    ps_row_step step;
+} rig;
+
+static void rig_open(rig *r, const ps_row_spec *spec, ps_row_key key, uint32_t ranks)
+{
+    ps_row_memory_init(&r->memory);
+    assert_ok(ps_row_table_init(&r->t, spec, key, 0, PS_ROW_PARTITIONS, &r->memory));
+    assert_ok(ps_row_step_init(&r->step, ranks, key));
+}
+
+static void rig_close(rig *r)
+{
+    ps_row_step_fini(&r->step);
+    ps_row_table_fini(&r->t);
+    ps_row_memory_fini(&r->memory);
+}
+
 static uint64_t mark_every = 12, most_records;
 
 static void follow(const ps_row_spec *spec, uint64_t seed, int actions)
 {
-    ps_row_memory memory;
-    ps_row_table t;
-    ps_row_step step;
+    rig r;
     const ps_row_key key = {seed, ps_row_mix(seed)};
     memset(&m, 0, sizeof m);
     m.spec = *spec;
     m.seed = seed;
-    ps_row_memory_init(&memory);
     assert_ok(ps_row_spec_check(spec));
-    assert_ok(ps_row_table_init(&t, spec, key, 0, PS_ROW_PARTITIONS, &memory));
-    assert_ok(ps_row_step_init(&step, N_RANKS, key));
+    rig_open(&r, spec, key, N_RANKS);
     for (int a = 0; a < actions; a++) {
         const uint64_t what = draw(mark_every);
         const ps_row_update u = {
             .lr = 0.01 * (double)(1 + draw(3)), .t = m.step + 1, .step = m.step};
         if (what == 0) {
-            mark(&t);
+            mark(&r.t);
         } else if (what == 1) {
-            undo(&t);
+            undo(&r.t);
         } else {
             const bool skips = draw(10) == 0;
             draw_step(draw(4) ? N_IDS : 300);
-            table_step(&t, &step, &u, skips);
+            table_step(&r.t, &r.step, &u, skips);
             model_apply(&u, skips);
         }
-        const uint64_t records = new_records(&t);
+        const uint64_t records = new_records(&r.t);
         if (records > most_records) most_records = records;
-        if (a % 8 == 0) compare_rows(&t);
+        if (a % 8 == 0) compare_rows(&r.t);
     }
-    compare_rows(&t);
-    compare_lists(&t);
-    ps_row_step_fini(&step);
-    ps_row_table_fini(&t);
-    ps_row_memory_fini(&memory);
+    compare_rows(&r.t);
+    compare_lists(&r.t);
+    rig_close(&r);
 }
 
 static ps_row_spec spec_of(ps_row_optimizer optimizer, uint32_t dim)
@@ -367,64 +382,50 @@ TEST(every_optimizer)
 
 TEST(a_sum_that_is_not_finite_changes_nothing)
 {
-    ps_row_memory memory;
-    ps_row_table t;
-    ps_row_step step;
+    rig r;
     const ps_row_spec spec = spec_of(PS_ROW_ADAGRAD, 2);
     const uint64_t ids[] = {7, 8};
     float grads[] = {1, 2, 3, INFINITY}, before[4], after[4];
     const float *const of_ranks[] = {grads};
     const ps_row_update update = {.lr = 1, .t = 1};
-    ps_row_memory_init(&memory);
-    assert_ok(
-        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
-    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
-    assert_ok(ps_row_step_pull(&step, 0, 2, ids));
-    assert_true(ps_row_table_changes(&t, &step, 0, 8));
-    assert_false(ps_row_table_changes(&t, &step, 0, 9));
-    ps_row_table_read(&t, 2, ids, before);
-    assert_error(ps_row_table_apply(&t, &step, &update, of_ranks), PS_ERR_NUMERIC,
+    rig_open(&r, &spec, PS_ROW_KEY_PLAIN, 1);
+    assert_ok(ps_row_step_pull(&r.step, 0, 2, ids));
+    assert_true(ps_row_table_changes(&r.t, &r.step, 0, 8));
+    assert_false(ps_row_table_changes(&r.t, &r.step, 0, 9));
+    ps_row_table_read(&r.t, 2, ids, before);
+    assert_error(ps_row_table_apply(&r.t, &r.step, &update, of_ranks), PS_ERR_NUMERIC,
                  "table 'user': the gradient of id 8");
-    ps_row_table_read(&t, 2, ids, after);
+    ps_row_table_read(&r.t, 2, ids, after);
     assert_memory_equal(before, after, sizeof before);
-    assert_int_equal(ps_row_table_stats(&t)->rows, 0);
-    assert_error(ps_row_table_undo(&t, 0), PS_ERR_PROTOCOL, "step 0");
-    ps_row_step_fini(&step);
-    ps_row_table_fini(&t);
-    ps_row_memory_fini(&memory);
+    assert_int_equal(ps_row_table_stats(&r.t)->rows, 0);
+    assert_error(ps_row_table_undo(&r.t, 0), PS_ERR_PROTOCOL, "step 0");
+    rig_close(&r);
 }
 
 /* After the last version that a row can have, none is taken for an older one. */
 TEST(steps_end_with_the_versions)
 {
-    ps_row_memory memory;
-    ps_row_table t;
-    ps_row_step step;
+    rig r;
     ps_row_spec spec = spec_of(PS_ROW_SGD, 1);
     const uint64_t id = 7;
     const float grad = 1;
     const float *const of_ranks[] = {&grad};
     float before, after;
     spec.expire = 100;
-    ps_row_memory_init(&memory);
-    assert_ok(
-        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
-    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
-    assert_ok(ps_row_step_pull(&step, 0, 1, &id));
+    rig_open(&r, &spec, PS_ROW_KEY_PLAIN, 1);
+    assert_ok(ps_row_step_pull(&r.step, 0, 1, &id));
     ps_row_update update = {.lr = 1, .t = 1, .step = UINT32_MAX - 1};
-    assert_ok(ps_row_table_apply(&t, &step, &update, of_ranks));
-    assert_int_equal(ps_row_table_stats(&t)->rows, 1);
-    ps_row_table_read(&t, 1, &id, &before);
+    assert_ok(ps_row_table_apply(&r.t, &r.step, &update, of_ranks));
+    assert_int_equal(ps_row_table_stats(&r.t)->rows, 1);
+    ps_row_table_read(&r.t, 1, &id, &before);
     for (update.step = UINT32_MAX; update.step < UINT64_C(1) << 33; update.step *= 2) {
-        assert_error(ps_row_table_apply(&t, &step, &update, of_ranks), PS_ERR_UNSUPPORTED,
-                     "table 'user' has made ");
-        ps_row_table_read(&t, 1, &id, &after);
+        assert_error(ps_row_table_apply(&r.t, &r.step, &update, of_ranks),
+                     PS_ERR_UNSUPPORTED, "table 'user' has made ");
+        ps_row_table_read(&r.t, 1, &id, &after);
         assert_memory_equal(&before, &after, sizeof before);
-        assert_int_equal(ps_row_table_stats(&t)->rows, 1);
+        assert_int_equal(ps_row_table_stats(&r.t)->rows, 1);
     }
-    ps_row_step_fini(&step);
-    ps_row_table_fini(&t);
-    ps_row_memory_fini(&memory);
+    rig_close(&r);
 }
 
 TEST(a_bound_ends_the_job)
@@ -432,30 +433,23 @@ TEST(a_bound_ends_the_job)
     enum { N = 3 * PS_ROW_PARTITIONS };
     static uint64_t ids[N];
     static float grads[N];
-    ps_row_memory memory;
-    ps_row_table t;
-    ps_row_step step;
+    rig r;
     ps_row_spec spec = spec_of(PS_ROW_SGD, 1);
     const float *const of_ranks[] = {grads};
     spec.max_bytes = 2 * PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&spec);
     for (uint64_t i = 0; i < N; i++)
         ids[i] = i;
-    ps_row_memory_init(&memory);
-    assert_ok(
-        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
-    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
+    rig_open(&r, &spec, PS_ROW_KEY_PLAIN, 1);
     for (uint64_t s = 0; s < 3; s++) {
         const ps_row_update update = {.lr = 1, .t = s + 1, .step = s};
-        ps_row_step_clear(&step);
+        ps_row_step_clear(&r.step);
         assert_ok(
-            ps_row_step_pull(&step, 0, PS_ROW_PARTITIONS, ids + s * PS_ROW_PARTITIONS));
-        const ps_err err = ps_row_table_apply(&t, &step, &update, of_ranks);
+            ps_row_step_pull(&r.step, 0, PS_ROW_PARTITIONS, ids + s * PS_ROW_PARTITIONS));
+        const ps_err err = ps_row_table_apply(&r.t, &r.step, &update, of_ranks);
         assert_int_equal(err, s < 2 ? PS_OK : PS_ERR_NOMEM);
     }
     assert_non_null(strstr(ps_err_message(), "table 'user' has reached max_bytes"));
-    ps_row_step_fini(&step);
-    ps_row_table_fini(&t);
-    ps_row_memory_fini(&memory);
+    rig_close(&r);
 }
 
 /* Rows that a PULL of the next step may be answered with before this step is applied. */
@@ -482,34 +476,27 @@ static void check_changes(ps_row_table *t, ps_row_step *step, const ps_row_updat
 
 TEST(rows_that_a_step_cannot_change)
 {
-    ps_row_memory memory;
-    ps_row_table t;
-    ps_row_step step;
+    rig r;
     memset(&m, 0, sizeof m);
     m.spec = spec_of(PS_ROW_SGD, 2);
     m.spec.expire = 8;
     m.spec.full = PS_ROW_FULL_EVICT;
     m.spec.max_bytes = 6 * PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&m.spec);
-    ps_row_memory_init(&memory);
-    assert_ok(
-        ps_row_table_init(&t, &m.spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
-    assert_ok(ps_row_step_init(&step, N_RANKS, PS_ROW_KEY_PLAIN));
+    rig_open(&r, &m.spec, PS_ROW_KEY_PLAIN, N_RANKS);
     for (; m.step < 40; m.step++) {
         const ps_row_update u = {.lr = 1, .t = m.step + 1, .step = m.step};
         if (m.step % 4 == 3) { // three ids, and none has a gradient but 0
             const uint64_t ids[] = {id_of(1), id_of(2), id_of(3)};
-            ps_row_step_clear(&step);
-            assert_ok(ps_row_step_pull(&step, 2, 3, ids));
-            check_changes(&t, &step, &u);
+            ps_row_step_clear(&r.step);
+            assert_ok(ps_row_step_pull(&r.step, 2, 3, ids));
+            check_changes(&r.t, &r.step, &u);
         } else {
             draw_step(N_IDS);
-            table_step(&t, &step, &u, false);
+            table_step(&r.t, &r.step, &u, false);
         }
     }
-    assert_true(ps_row_table_stats(&t)->expired > 100);
-    ps_row_step_fini(&step);
-    ps_row_table_fini(&t);
-    ps_row_memory_fini(&memory);
+    assert_true(ps_row_table_stats(&r.t)->expired > 100);
+    rig_close(&r);
 }
 
 TEST(admission)
@@ -574,31 +561,24 @@ TEST(an_id_that_was_put_after_the_mark_goes_with_it)
     const float row = 0.5f;
     const ps_row_view put = {.id = 7, .version = 3, .row = &row};
     ps_row_spec spec = spec_of(PS_ROW_SGD, 1);
-    ps_row_memory memory;
-    ps_row_table t;
-    ps_row_step step;
+    rig r;
     ps_row_view found;
     uint64_t ids[MAX_PULL] = {put.id}, next = 1000;
     spec.expire = 2;
-    ps_row_memory_init(&memory);
-    assert_ok(
-        ps_row_table_init(&t, &spec, PS_ROW_KEY_PLAIN, 0, PS_ROW_PARTITIONS, &memory));
-    assert_ok(ps_row_step_init(&step, 1, PS_ROW_KEY_PLAIN));
-    ps_row_table_mark(&t, AT, AT);
-    assert_ok(ps_row_table_put(&t, &put));
+    rig_open(&r, &spec, PS_ROW_KEY_PLAIN, 1);
+    ps_row_table_mark(&r.t, AT, AT);
+    assert_ok(ps_row_table_put(&r.t, &put));
     for (uint64_t s = AT; s < AT + STEPS; s++) {
         const ps_row_update update = {.lr = 1, .t = s + 1, .step = s};
-        ps_row_step_clear(&step);
-        assert_ok(ps_row_step_pull(&step, 0, s == AT ? 1 : MAX_PULL, ids));
-        assert_ok(ps_row_table_apply(&t, &step, &update, of_ranks));
+        ps_row_step_clear(&r.step);
+        assert_ok(ps_row_step_pull(&r.step, 0, s == AT ? 1 : MAX_PULL, ids));
+        assert_ok(ps_row_table_apply(&r.t, &r.step, &update, of_ranks));
         for (int i = 0; i < MAX_PULL; i++)
             ids[i] = next++;
     }
-    assert_false(ps_row_table_view(&t, put.id, &found)); // it has expired
-    assert_ok(ps_row_table_undo(&t, AT));
-    assert_false(ps_row_table_view(&t, put.id, &found));
-    assert_int_equal(ps_row_table_stats(&t)->rows, 0);
-    ps_row_step_fini(&step);
-    ps_row_table_fini(&t);
-    ps_row_memory_fini(&memory);
+    assert_false(ps_row_table_view(&r.t, put.id, &found)); // it has expired
+    assert_ok(ps_row_table_undo(&r.t, AT));
+    assert_false(ps_row_table_view(&r.t, put.id, &found));
+    assert_int_equal(ps_row_table_stats(&r.t)->rows, 0);
+    rig_close(&r);
 }
