@@ -129,13 +129,17 @@ class State:
 
     def _plain(self, name: str, value: typing.Any) -> typing.Any:
         """The value. InputError where it is not one that a copy can replace."""
-        if isinstance(value, (list, tuple, set, dict)):
-            for part in value.values() if isinstance(value, dict) else value:
-                self._plain(name, part)
-        else:
-            fault = _not_plain(value)
+        left, seen = [value], {id(value)}  # a list may hold itself
+        while left:
+            part = left.pop()
+            if isinstance(part, (list, tuple, set, dict)):
+                held = [each for each in (part.values() if isinstance(part, dict) else part) if id(each) not in seen]
+                seen.update(map(id, held))
+                left += held
+                continue
+            fault = _not_plain(part)
             if fault:
-                raise InputError(f"rank {self._job.rank}: the State's {name} is or holds a {type(value).__name__}, "
+                raise InputError(f"rank {self._job.rank}: the State's {name} is or holds a {type(part).__name__}, "
                                  f"{fault}")
         return value
 

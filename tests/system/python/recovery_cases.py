@@ -324,11 +324,12 @@ def what_it_takes(wrong):
     refused(wrong, ["weights is or holds a Parameter", "module"], lambda: pstrain.State(weights=[model.weight]))
     refused(wrong, ["commit cannot be the name"], lambda: pstrain.State(commit=1))
     refused(wrong, ["disk_every=0"], lambda: pstrain.State(disk_every=0))
-    generator, drawn = torch.Generator().manual_seed(2), random.Random(3)
-    state = pstrain.State(model, optimizer, generator=generator, drawn=drawn, epoch=3, best=[1.0])
+    generator, drawn, circle = torch.Generator().manual_seed(2), random.Random(3), [4]
+    circle.append(circle)  # a list may hold itself
+    state = pstrain.State(model, optimizer, generator=generator, drawn=drawn, epoch=3, best=[1.0], circle=circle)
     refused(wrong, ["restore() without a commit"], state.restore)
     refused(wrong, ["name a folder"], lambda: state.commit(disk=True))
-    refused(AttributeError, ["bach", "best, epoch"], lambda: setattr(state, "bach", 1))
+    refused(AttributeError, ["bach", "best, circle, epoch"], lambda: setattr(state, "bach", 1))
     refused(AttributeError, ["bach"], lambda: state.bach)
     refused(wrong, ["epoch", "object"], lambda: setattr(state, "epoch", object()))
     assert not state.sync() and state.model is model
@@ -340,7 +341,7 @@ def what_it_takes(wrong):
     for _ in range(2):
         step(model, optimizer)
     state.restore()
-    assert (state.epoch, state.best) == (3, [1.0])
+    assert (state.epoch, state.best, state.circle[0]) == (3, [1.0], 4) and state.circle[1] is state.circle
     now = [digest(model), torch.rand(1, generator=generator), drawn.random(), torch.rand(3), random.random()]
     assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(kept, now)), (kept, now)
     state.best.append(lambda: 0)
