@@ -50,6 +50,7 @@ static void int8_encode(uint64_t n, const float *v, const ps_codec_how *how, uin
     uint32_t most = ps_codec_largest_bits(n, v);
     float scale = ps_float_of_bits(most) / 127.0f;
     if (scale < FLT_MIN) scale = 0; // it has no inverse: the block is sent as zeros
+    if (scale * 127.0f > FLT_MAX) scale = nextafterf(scale, 0); // it was rounded up
     if (most >= 0x7F800000u) scale = NAN;
     memcpy(out, &scale, 4);
     if (most >= 0x7F800000u)

@@ -156,10 +156,12 @@ TEST(test_int8_bound_and_bias)
     assert_true(worst < 5 * (0.01 / 127) * 0.5 / sqrt(draws));
 }
 
-/* Numbers become 0 if the inverse of their scale would be infinite. */
-TEST(test_int8_of_tiny_numbers)
+/* Numbers become 0 if the inverse of their scale would be infinite. The largest ones
+ * stay finite. */
+TEST(test_int8_of_extreme_numbers)
 {
-    static const float sizes[] = {1e-45f, 1e-40f, FLT_MIN, 3e-37f, 1e-36f, 2e-36f};
+    static const float sizes[] = {1e-45f, 1e-40f, FLT_MIN, 3e-37f,
+                                  1e-36f, 2e-36f, FLT_MAX};
     for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
         float in[300], out[300];
         for (int i = 0; i < 300; i++)
