@@ -81,9 +81,9 @@ class Buffers:
                 self._new.append((module, mine))
 
     def _untrained(self, path: str, module: torch.nn.Module) -> Named:
-        found = [(name, p) for name, p in module._parameters.items()
-                 if p is not None and not p.requires_grad and p.layout == torch.strided and not is_lazy(p)
-                 and not self._is_trained(p)]
+        found: Named = [(name, p) for name, p in module._parameters.items()
+                        if p is not None and not p.requires_grad and p.layout == torch.strided and not is_lazy(p)
+                        and not self._is_trained(p)]
         found += [(name, b) for name, b in module._buffers.items() if self.shares and b is not None and b.layout == torch.strided
                   and not is_lazy(b)]
         return [(path + name, tensor) for name, tensor in found if tensor.numel()]

@@ -42,7 +42,8 @@ _OPS = {getattr(dist.ReduceOp, name): code
 _OF_BOOLS = {**jobs.OF_BOOLS, _BAND: MIN, _BOR: MAX}
 _MONITOR = 1 << 62  # tags of monitored_barrier, beyond those of programs
 # Not whether there is a GPU: that question starts CUDA, which no process that is forked later can use then.
-_DEVICES = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+_cuda: typing.Any = torch.backends.cuda  # its function has no types
+_DEVICES = ["cpu", "cuda"] if _cuda.is_built() else ["cpu"]
 Tensors = typing.Sequence[torch.Tensor]
 
 
