@@ -122,7 +122,7 @@ class Lookups(torch.nn.Module):
                 else type(weights).__name__
             raise self._fault(table, f"per_sample_weights have to be float32 and of the ids' shape, {tuple(ids.shape)}, "
                               f"not {what}")
-        return weights.detach().to("cpu").contiguous()
+        return weights.detach().to("cpu").resolve_neg().contiguous()
 
     def _given(self, ids: typing.Any, offsets: typing.Any, weights: typing.Any) -> "list[Given]":
         """What forward() of several tables got, by table."""

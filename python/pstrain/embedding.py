@@ -56,8 +56,8 @@ class _Call:
             raise InputError(f"rank {rows.job.rank}: backward() of rows that were looked up before the last step() (table "
                              f"{', '.join(table.spec.name for table, _ in self._of)}), which has ended their step: call backward() before step()")
         rows.has_gradients = True
-        floats = [grad if grad is None or grad.dtype is torch.float32 and grad.is_contiguous()
-                  else grad.to(torch.float32).contiguous() for grad in grads]
+        floats = [grad if grad is None or grad.dtype is torch.float32 and grad.is_contiguous() and not grad.is_neg()
+                  else grad.to(torch.float32).resolve_neg().contiguous() for grad in grads]
         weights = [torch.empty(shape, dtype=torch.float32) if wanted and grad is not None else None
                    for (_, shape), grad, wanted in zip(self._of, grads, wants_weights)]
         pointers = ctypes.c_void_p * n
@@ -353,7 +353,8 @@ class EmbeddingBag(_Module):
         that refuses to be written."""
         if self.num_embeddings is None or torch.is_grad_enabled():
             raise AttributeError  # what __getattr__ says
-        every = self._tables[""]._replace(mode=None)
+        table = self._tables[""]
+        every = table if table.mode is None else table._replace(mode=None, padding=None)  # a bag leaves that row out, and has it
         with torch.inference_mode(False), torch.no_grad():
             rows = _Module._look_up(self, [(every, torch.arange(self.num_embeddings), None, None, False)])[0]
         return Copy.of(rows, self._not_here("what is read here is a copy: clone() it to write into it"))

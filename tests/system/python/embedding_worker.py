@@ -227,6 +227,8 @@ def surprises(folder):
     bag = pstrain.EmbeddingBag("bag", 4, num_embeddings=9)
     rows = pstrain.EmbeddingBag("rows", 1, num_embeddings=9, optimizer="sgd", lr=1.0)
     summed = pstrain.EmbeddingBag("summed", 4, mode="sum", num_embeddings=9)
+    padded = pstrain.EmbeddingBag("padded", 4, num_embeddings=9, padding_idx=2)
+    padded.load_state_dict(dict(weight=torch.ones(9, 4)))
     twice = dict(weight=torch.ones(3, 4), ids=torch.tensor([1, 5, 1]))
     try:
         bag.load_state_dict(twice)
@@ -246,17 +248,22 @@ def surprises(folder):
     check_weights_of_frozen(summed, torch.nn.EmbeddingBag(9, 4, mode="sum"))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
     with torch.no_grad():
-        before, first = rows.weight[1] * 1, dying[0].weight * 1
+        before, first = rows.weight[1:3] * 1, dying[0].weight * 1
+        assert bool((padded.weight == 1).all()) and bool((padded(torch.tensor([[2, 2]])) == 0).all())
+        minus = summed(torch.tensor([[1, 2]]), per_sample_weights=torch._neg_view(torch.ones(1, 2)))
+        assert torch.equal(minus, -summed(torch.tensor([[1, 2]])))
     for _ in range(3):
-        (rows(torch.tensor([[1]])).sum() + dying[0](torch.tensor([4])).sum() + bias(torch.ones(1)).sum()).backward()
+        turned = torch.complex(torch.zeros(1, 1), rows(torch.tensor([[2]]))).conj() * (1 + 2j)  # a gradient with a sign bit
+        (torch.view_as_real(turned).sum() + rows(torch.tensor([[1]])).sum() + dying[0](torch.tensor([4])).sum()
+         + bias(torch.ones(1)).sum()).backward()
         optimizer.step()
         schedule.step()
         rows.set_lr(1.0 * schedule.get_last_lr()[0] / 1e-3)
     optimizer.step()  # gradients of rows count once
     optimizer.zero_grad()
     with torch.no_grad():
-        moved, last = float(before - rows.weight[1]), dying[0].weight * 1
-    assert abs(moved - 1.11) < 1e-5, moved
+        moved, last = before - rows.weight[1:3], dying[0].weight * 1
+    assert torch.allclose(moved, torch.tensor(1.11), atol=1e-5), moved
     assert bool((first == 1).all())  # what was loaded last
     assert torch.equal(last[3], torch.full((4,), 0.25)) and float(last[4, 0]) == float(first[4, 0]) - 3, last
     say("surprises", "ok")
