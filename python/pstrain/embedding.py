@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import typing
@@ -445,9 +446,16 @@ def sparse(model: torch.nn.Module, **options: typing.Any) -> torch.nn.Module:
             if child is not None and id(child) in found:
                 if id(child) not in made:
                     made[id(child)] = _taken_over(child, found[id(child)], options)
+                    # A plain list of modules has it still.
+                    child.forward = functools.partial(_refuse_call, f"{where}'{found[id(child)]}'")
                 above._modules[word] = made[id(child)]
     _warn_of_forgetting(where, [each._tables[""] for each in made.values()])
     return model
+
+
+def _refuse_call(where: str, *_: typing.Any, **__: typing.Any) -> typing.NoReturn:
+    raise InputError(f"{where} is on the servers since pstrain.sparse, and this is the module before, which nobody trains: call the "
+                     "one that the model has now")
 
 
 def is_sparse(module: torch.nn.Module) -> bool:
@@ -464,8 +472,10 @@ def _check_module(module: typing.Any, where: str, owners: "dict[int, list[str]]"
             raise InputError(f"{where} has {word}, which rows on servers do not have: leave it out")
     if type(module).forward not in (torch.nn.Embedding.forward, torch.nn.EmbeddingBag.forward):
         raise InputError(f"{where} is a {type(module).__name__}, whose forward() is its own: let it call an nn.Embedding instead")
-    if any(getattr(module, f"_{word}_hooks") for word in ("forward", "forward_pre", "backward")):
+    if any(hooks for word, hooks in vars(module).items() if word.endswith("_hooks")):
         raise InputError(f"{where} has hooks: register them after pstrain.sparse")
+    if any(getattr(weight, f"_{word}_hooks", None) for word in ("backward", "post_accumulate_grad")):
+        raise InputError(f"{where} has a weight with hooks: rows on servers have none")
     if id(weight) not in owners:
         raise InputError(f"{where} has a weight that is computed: remove its parametrization")
     if len(owners[id(weight)]) > 1:

@@ -240,6 +240,10 @@ def surprises(folder):
     dying = torch.nn.Sequential(*[torch.nn.Embedding.from_pretrained(torch.full((9, 4), 3.0), sparse=True, freeze=False)
                                   for _ in range(2)])
     check_forgotten(dying)
+    listed = torch.nn.ModuleDict({"listed": torch.nn.Embedding(9, 4, sparse=True)})
+    others = list(listed.values())
+    pstrain.sparse(listed, seed=1)
+    refused(lambda: others[0](torch.tensor([1])), "'listed'", "the module before")
     bias = torch.nn.Linear(1, 1)
     optimizer = pstrain.Optimizer(bias.named_parameters(), "sgd", lr=1e-3)
     optimizer.start()
@@ -297,10 +301,15 @@ def check_refused():
     refused(lambda: pstrain.sparse(tied), "'0'", "shares its weight (0.weight, 1.weight)")
     hooked = torch.nn.Embedding(5, 4, sparse=True)
     hooked.register_forward_hook(lambda *_: None)
+    scaled = torch.nn.Embedding(5, 4, sparse=True)
+    scaled.weight.register_hook(lambda grad: grad / 2)
+    saved = torch.nn.Embedding(5, 4, sparse=True)
+    saved._register_state_dict_hook(lambda *_: None)
     own = type("Positions", (torch.nn.Embedding,), {"forward": lambda self, ids: ids})
     full = torch.nn.Embedding(5, 4, sparse=True, padding_idx=1)
     torch.nn.init.ones_(full.weight)
-    for module, words in ((hooked, "hooks"), (own(5, 4, sparse=True), "Positions"), (full, "padding_idx, 1, is not zero"),
+    for module, words in ((hooked, "hooks"), (scaled, "a weight with hooks"), (saved, "hooks"),
+                          (own(5, 4, sparse=True), "Positions"), (full, "padding_idx, 1, is not zero"),
                           (torch.nn.Embedding(5, 4, sparse=True).double(), "float64")):
         refused(lambda: pstrain.sparse(module), words)
     for options, words in ((dict(num_embeddings=0), "num_embeddings=0"), (dict(padding_idx=1.5), "padding_idx=1.5"),
