@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import math
 import os
 import secrets
@@ -17,6 +18,8 @@ from .errors import InputError
 if typing.TYPE_CHECKING:
     from .job import Job
 
+log = logging.getLogger("pstrain")
+MANY = 1000  # lookups with gradients in one step: evaluations, mostly, whose memory is not free before it
 RULES = ("sgd", "adagrad", "sparse_adam", "rowwise_adagrad")
 MODES = {None: 0, "sum": 1, "mean": 2}
 # As PyTorch's; rowwise_adagrad's are FBGEMM's.
@@ -204,6 +207,7 @@ class Rows:
         self.results = Results()
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
         self.has_gradients = False  # of this step, which are not pushed
+        self._n_lookups = 0  # of this step, with gradients
         self._loads: "list[Load]" = []  # until the job is opened
         self._point: "tuple[str, str] | None" = None  # folder and manifest, to go back to when the job is opened
         self.apart = False  # state_dict and load_state_dict of modules leave the rows out: a State has points of them
@@ -285,6 +289,10 @@ class Rows:
         """A ticket for the gradients."""
         self.start()
         self._forget()
+        self._n_lookups += trains
+        if trains and self._n_lookups == MANY:
+            log.warning("pstrain: rank %d: %d lookups with gradients since the last step of the rows, until which memory is kept for "
+                        "each of them: evaluate within torch.no_grad()", self.job.rank, MANY)
         ticket = c.c_uint64()
         self.job.session.wait_here("pstrain_rows_pull", lookups, len(lookups), int(trains), c.byref(ticket))
         return ticket.value
@@ -307,7 +315,7 @@ class Rows:
     def push(self, share: "float | None" = None) -> None:
         """share: by which gradients are multiplied; None: 1 / size."""
         self._forget()
-        self.has_gradients = False
+        self.has_gradients, self._n_lookups = False, 0
         rates = (ctypes.c_double * len(self.rates))(*self.rates)
         self.job.session.call("pstrain_rows_push", 1.0 / self.job.size if share is None else share, rates)
 

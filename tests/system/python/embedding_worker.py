@@ -12,12 +12,13 @@ import struct
 import sys
 import weakref
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 
 import pstrain
-from pstrain import embedding
+from pstrain import _rows, embedding
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "python/examples"))
 import clicks  # noqa: E402
@@ -270,6 +271,9 @@ def surprises(folder):
     assert torch.allclose(moved, torch.tensor(1.11), atol=1e-5), moved
     assert bool((first == 1).all())  # what was loaded last
     assert torch.equal(last[3], torch.full((4,), 0.25)) and float(last[4, 0]) == float(first[4, 0]) - 3, last
+    with mock.patch.object(_rows, "MANY", 3):
+        lines = warnings_of(lambda: [rows(torch.tensor([[1]])) for _ in range(4)])
+    assert len(lines) == 1 and "3 lookups with gradients" in lines[0] and "torch.no_grad()" in lines[0], lines
     say("surprises", "ok")
     pstrain.shutdown()
 
