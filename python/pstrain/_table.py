@@ -338,7 +338,10 @@ class Table:
             self._known.add(module)
             if self.overlaps:
                 self.hooks.add_to_reading(module)
-        known = self._by_module[module] = _Module(own, [self.optimizers[owner] for owner in sorted(owners)])
+        known = _Module(own, [self.optimizers[owner] for owner in sorted(owners)])
+        # torch.func.functional_call gives a module other tensors for a while: it is asked again.
+        if owners or all(isinstance(p, torch.nn.Parameter) for p in module.parameters()):
+            self._by_module[module] = known
         return known
 
     def note_early(self, slot: Slot) -> None:
