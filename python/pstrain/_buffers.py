@@ -2,6 +2,7 @@
 first step; buffers that change do so after each step again, as a rule rank 0's."""
 from __future__ import annotations
 
+import logging
 import struct
 import typing
 import weakref
@@ -16,6 +17,7 @@ from .errors import InputError
 if typing.TYPE_CHECKING:
     from .job import Job
 
+log = logging.getLogger("pstrain")
 _WORD = struct.Struct("<II")  # of a tensor: its form, its numbers
 Named = typing.List[typing.Tuple[str, torch.Tensor]]
 
@@ -72,13 +74,21 @@ class Buffers:
 
     def meet(self, model: torch.nn.Module) -> None:
         """A forward pass of the model begins, which is to have a backward pass."""
+        own: "list[str]" = []
         for path, module in model.named_modules() if self._job.size > 1 else ():
             if module in self._met:
                 continue
             self._met.add(module)
-            mine = self._untrained(f"{path}." if path else "", module)
+            start = f"{path}." if path else ""
+            own += [start + name for name, p in module._parameters.items()
+                    if p is not None and p.requires_grad and not self._is_trained(p) and (is_lazy(p) or p.numel())]
+            mine = self._untrained(start, module)
             if mine:
                 self._new.append((module, mine))
+        if own and self._job.rank == 0:
+            log.warning("pstrain: parameters that require a gradient, and that no pstrain.Optimizer has: %s%s. Each rank keeps its "
+                        "own numbers of them; with requires_grad_(False) rank 0's become everybody's",
+                        ", ".join(own[:4]), f" and {len(own) - 4} more" if len(own) > 4 else "")
 
     def _untrained(self, path: str, module: torch.nn.Module) -> Named:
         found: Named = [(name, p) for name, p in module._parameters.items()

@@ -1,6 +1,7 @@
 """Cases of worker.py: what a program reads and writes of a model between its steps."""
 import copy
 import io
+import logging
 import sys
 import time
 
@@ -175,7 +176,8 @@ def buffers():
             with torch.no_grad():
                 model.norm(torch.ones(2, 3))  # an evaluation of one rank's
             model.norm.reset_running_stats()
-        mean = torch.zeros(3)
+        mean, said = torch.zeros(3), io.StringIO()
+        logging.getLogger("pstrain").addHandler(logging.StreamHandler(said))
         for step in range(4):
             xs = [torch.rand(4, 3, generator=torch.Generator().manual_seed(10 * step + r)) for r in range(SIZE)]
             optimizer.zero_grad()
@@ -187,6 +189,7 @@ def buffers():
             assert model.late.count == (10 + RANK * own) * max(0, step - 1), (step, model.late.count)
             assert model.seen == (RANK * own, 5, 10 * RANK * own + step * (1 + RANK * own)), (step, model.seen)
         assert model.own[0] == RANK
+        assert said.getvalue().count("no pstrain.Optimizer has: own. Each rank keeps") == (RANK == 0), said.getvalue()
         if not own:
             mine, first = model.norm.running_var.clone(), model.norm.running_var.clone()
             pstrain.broadcast(first, 0)
