@@ -6,6 +6,7 @@ import inspect
 import typing
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from . import _library
 from .errors import InputError
@@ -165,6 +166,10 @@ def groups(params: typing.Any, rank: int, names: "dict[int, str]") -> "list[dict
         own = group["params"]
         own = [own] if isinstance(own, torch.Tensor) else list(own)
         group["params"] = [_param(entry, names) for entry in own]
+        lazy = next((names[id(param)] for param in group["params"] if is_lazy(param)), None)
+        if lazy is not None:
+            raise InputError(f"rank {rank}: parameter '{lazy}' is a lazy module's, which has it after its first forward pass: make one "
+                             "before the Optimizer, within torch.no_grad()")
     return groups
 
 

@@ -39,6 +39,7 @@ def refusals():
         odd.weight = nn.Parameter(value)
         refused(wrong, ["'weight'", kind], optimizer(odd.named_parameters()))
     refused(wrong, ["'weight'", "not contiguous"], optimizer(turned.named_parameters()))
+    refused(wrong, ["'bias'", "lazy", "torch.no_grad()"], optimizer(reversed([*nn.LazyLinear(2).named_parameters()])))
     refused(wrong, ["adamax1", "torch.optim"], optimizer(layer.named_parameters(), "adamax1"))
     refused(wrong, ["amsgrad"], optimizer([{"params": layer.parameters(), "amsgrad": True}]))
     refused(wrong, ["no parameters"], optimizer([]))
