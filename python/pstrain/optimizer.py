@@ -160,7 +160,7 @@ class Optimizer(torch.optim.Optimizer):
             param, mean = slot.param, slot.weights
             if lacks(slot.host):
                 param.grad = None
-            elif param.grad is None:
+            elif param.grad is None or 0 in param.grad.stride():  # several places of an expanded one are one number
                 param.grad = mean.to(param.device, param.dtype, copy=True)
             else:
                 param.grad.copy_(mean)
