@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import typing
 
 import torch
@@ -338,6 +339,8 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._refuse_scaler(grad_scaler)
+        if not self._table.begun:
+            self._refuse_step_of_checkpoint()
         self._table.begin(self._number)
         self._check()
         self._make_step()
@@ -383,6 +386,16 @@ class Optimizer(torch.optim.Optimizer):
             raise InputError(
                 f"rank {self._job.rank}: GradScaler would skip steps on one rank alone: use "
                 "pstrain.Optimizer(..., loss_scale=True) and optimizer.scale(loss).backward()")
+
+    def _refuse_step_of_checkpoint(self) -> None:
+        """torch.distributed.checkpoint makes a step with gradients of 0 where it finds no state here."""
+        frame: typing.Any = sys._getframe(2)
+        for _ in range(0 if self.is_local else 4):  # wrappers of step() lie between
+            if frame is not None and frame.f_code.co_name == "_init_optim_state":
+                raise InputError(f"rank {self._job.rank}: get_optimizer_state_dict and set_optimizer_state_dict of torch.distributed."
+                                 "checkpoint make a step of their own, by which moments on the servers would fall: save "
+                                 "optimizer.state_dict() (torch.save), or take a pstrain.State")
+            frame = frame and frame.f_back
 
     def _check(self) -> None:
         """What the program must not have done between the first push and step()."""

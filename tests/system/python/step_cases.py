@@ -7,7 +7,7 @@ from torch import nn
 
 import pstrain
 from cases import (CLASSES, OPTIMIZERS, RANK, SIZE, Given, case, digest, gradients, nearest_roots, reference,
-                   say, steps_of_ours, sum_in_order, ulps)
+                   refused, say, steps_of_ours, sum_in_order, ulps)
 
 
 @case
@@ -263,7 +263,18 @@ def watched():
         names = {e.key for e in profile.key_averages()}
         assert "Optimizer.step#Optimizer.step" in names, names
         optimizer.synchronize()
+        check_step_of_checkpoint(model, optimizer)
     say("fine")
+
+
+def check_step_of_checkpoint(model, optimizer):
+    """It would make one, with gradients of 0."""
+    try:
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+    except ImportError:  # PyTorch 1
+        return
+    optimizer.zero_grad(set_to_none=True)
+    refused(pstrain.InputError, ["get_optimizer_state_dict", "torch.save"], lambda: get_optimizer_state_dict(model, optimizer))
 
 
 @case
