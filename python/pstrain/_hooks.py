@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import importlib
 import typing
@@ -47,6 +48,23 @@ def as_pytorchs_step(step: Step) -> Step:
 
     setattr(chosen, "hooked", True)  # PyTorch leaves it as it is
     return typing.cast(Step, chosen)
+
+
+def hooks_of(optimizer: torch.optim.Optimizer, name: str) -> "list[typing.Callable[..., typing.Any]]":
+    """Of the program's: "state_dict_pre", "state_dict_post", "load_state_dict_pre" or "load_state_dict_post"."""
+    return list(getattr(optimizer, f"_optimizer_{name}_hooks", {}).values())
+
+
+@contextlib.contextmanager
+def without_hooks(optimizer: torch.optim.Optimizer) -> "typing.Iterator[None]":
+    """What torch.optim's state_dict() and load_state_dict() have is a part of ours: they call no hook."""
+    names = [f"_optimizer_{what}_{when}_hooks" for what in ("state_dict", "load_state_dict") for when in ("pre", "post")]
+    kept = {name: vars(optimizer)[name] for name in names if name in vars(optimizer)}
+    vars(optimizer).update({name: {} for name in kept})
+    try:
+        yield
+    finally:
+        vars(optimizer).update(kept)
 
 
 class _Kept(typing.NamedTuple):

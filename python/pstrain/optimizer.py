@@ -9,7 +9,7 @@ import typing
 import torch
 
 from . import _arguments, _checks, _cuda, _state, job as jobs
-from ._hooks import as_pytorchs_step
+from ._hooks import as_pytorchs_step, hooks_of, without_hooks
 from ._join import Join
 from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, gradient_sum, has_form_of, lacks, runs, write
 from ._table import Table
@@ -476,9 +476,18 @@ class Optimizer(torch.optim.Optimizer):
         """As torch.optim's, which can load it, and with the key "pstrain" for what the servers
         know besides. Collective: every rank calls it after the same step; rank 0's has the
         optimizer's state. Also writes the exact weights into the model where a codec is used."""
-        if self._local is not None:
-            return self._local.state_dict()
-        out = super().state_dict()
+        for hook in hooks_of(self, "state_dict_pre"):
+            hook(self)
+        out = self._state_dict() if self._local is None else self._local.state_dict()
+        for hook in hooks_of(self, "state_dict_post"):
+            changed = hook(self, out)
+            out = out if changed is None else changed
+        return out
+
+    def _state_dict(self) -> "dict[str, typing.Any]":
+        """Of steps that the servers make."""
+        with without_hooks(self):
+            out = super().state_dict()
         table = self._table
         out["pstrain"] = {"step": table.steps}
         if not table.opened:
@@ -498,15 +507,26 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
         """Takes state_dict()'s, or torch.optim's of the same optimizer. Must be called on every
         rank before the first step; rank 0's state counts. Load the model's weights, too."""
-        if self._local is not None:
+        state_dict = dict(state_dict)
+        for hook in hooks_of(self, "load_state_dict_pre"):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        if self._local is None:
+            self._load_state_dict(state_dict)
+        else:
             self._local.load_state_dict(state_dict)
             self._share_with_local()
-            return
+        for hook in hooks_of(self, "load_state_dict_post"):
+            hook(self)
+
+    def _load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
+        """Of steps that the servers make."""
         if any(self._table.holds(slot) for slot in self.slots()):
             raise InputError(f"rank {self._job.rank}: load_state_dict comes before the first step: "
                              "make a new job to go on from another state")
         _arguments.check_groups(self.name, state_dict["param_groups"], self._job.rank)
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        with without_hooks(self):
+            super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self.loaded = _state.Loaded(state_dict, self._job.rank)
 
     def __getstate__(self) -> typing.NoReturn:

@@ -199,6 +199,10 @@ class Uses(PythonTest):
     def test_seen_by_hooks_and_profiler(self):
         self.fine("watched")
 
+    def test_hooks_of_states(self):
+        for rule in ("adam", "nadam"):
+            self.fine("hooks_of_state", rule)
+
     def test_local_clipping(self):
         self.fine("push_at_step")
 

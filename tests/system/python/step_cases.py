@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import pstrain
-from cases import (CLASSES, OPTIMIZERS, RANK, SIZE, Given, case, digest, gradients, nearest_roots, reference,
+from cases import (CLASSES, OPTIMIZERS, RANK, SHAPES, SIZE, Given, case, digest, gradients, nearest_roots, reference,
                    refused, say, steps_of_ours, sum_in_order, ulps)
 
 
@@ -275,6 +275,40 @@ def check_step_of_checkpoint(model, optimizer):
         return
     optimizer.zero_grad(set_to_none=True)
     refused(pstrain.InputError, ["get_optimizer_state_dict", "torch.save"], lambda: get_optimizer_state_dict(model, optimizer))
+
+
+@case
+def hooks_of_state():
+    """Hooks of state_dict() and load_state_dict() see what the servers have, and change it."""
+    with pstrain.init():
+        model, seen = Given(), []
+        optimizer = pstrain.Optimizer(model.named_parameters(), sys.argv[2], lr=0.1)
+        if not hasattr(optimizer, "register_load_state_dict_pre_hook"):  # PyTorch 1
+            say("fine")
+            return
+        moment = torch.full(SHAPES[0], 4.0)
+        given = torch.optim.Adam(model.parameters(), lr=0.5).state_dict()
+        own_group = optimizer.param_groups[0]
+        given["param_groups"][0].update({key: own_group[key] for key in own_group if key not in ("lr", "params")})
+        own = {0: {"step": torch.tensor(3.0), "exp_avg": moment, "exp_avg_sq": moment.clone()}}
+        if sys.argv[2] == "nadam":
+            own[0]["mu_product"] = torch.tensor(0.5)
+        optimizer.register_load_state_dict_pre_hook(lambda _, state: {**state, "state": own})
+        optimizer.register_load_state_dict_post_hook(lambda o: seen.append(o.param_groups[0]["lr"]))
+        optimizer.register_state_dict_pre_hook(lambda _: seen.append("before"))
+        optimizer.register_state_dict_post_hook(
+            lambda _, state: {"halves": {n: each["exp_avg"].half() for n, each in state["state"].items()}})
+        optimizer.load_state_dict(given)
+        halves = optimizer.state_dict()["halves"]
+        assert seen == [0.5, "before"] and halves.keys() == {0} and torch.equal(halves[0], moment.half()), (seen, halves)
+        optimizer.zero_grad()
+        model(gradients(0, RANK)).backward()
+        optimizer.step()
+        halves = optimizer.state_dict()["halves"]
+        if RANK == 0 or sys.argv[2] == "nadam":
+            mean = sum(gradients(0, r)[0] for r in range(SIZE)) / SIZE
+            assert len(halves) == len(SHAPES) and torch.allclose(halves[0].float(), 3.6 + 0.1 * mean, atol=1e-2), halves
+    say("fine")
 
 
 @case
