@@ -30,6 +30,7 @@ from . import _checks, _pinned, _transfers as t, job as jobs
 from ._collectives import AVERAGE, MAX, MIN, PRODUCT, SMALL, SUM, reduce
 from ._futures import Promise, Work, not_compiled
 from ._pinned import through_host
+from ._store import free_port, url_host
 from .errors import InputError, TimeoutError
 
 NAME = "pstrain"
@@ -604,7 +605,7 @@ def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> Pro
     words = _deadlines(timeout)
     is_first = not dist.is_initialized()  # the group of all
     job = (jobs.current() if jobs.is_initialized() or not is_first
-           else jobs.init(rank=rank, world_size=size, settings=words))
+           else jobs.init(_beside_store(store, rank), rank=rank, world_size=size, settings=words))
     if is_first and (job.rank, job.size) != (rank, size):
         raise InputError(f"rank {job.rank}: a process group of {size} ranks, of which this is {rank}, in a job of "
                          f"{job.size}: give init_process_group the job's own rank and world size")
@@ -621,6 +622,20 @@ def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> Pro
     group.by_servers = (size == job.size and not links.one_host and job.session.servers > 0
                         and job.lets_sum("the default group" if is_first else f"group {said[0][1]}"))
     return group
+
+
+def _beside_store(store: typing.Any, rank: int) -> "str | None":
+    """Where the coordinator is, which rank 0 has in a job without servers: as the launcher says (None). Without one MASTER_PORT
+    is that of PyTorch's own store, which tells a free port."""
+    env = os.environ
+    if (env.get("PS_SERVERS") != "0" or "MASTER_PORT" not in env or "PS_PORT" in env or "PS_INIT_METHOD" in env
+            or env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"):
+        return None
+    key = f"pstrain/job/{store.add(f'pstrain/job/{rank}', 1)}/address"
+    if rank == 0:
+        address = env.get("MASTER_ADDR", "127.0.0.1")
+        store.set(key, f"tcp://{url_host(address)}:{free_port('::' if ':' in address else '')}")
+    return typing.cast(str, store.get(key).decode())
 
 
 def _deadlines(timeout: typing.Any) -> "list[str]":

@@ -366,6 +366,17 @@ class Bench(PythonTest):
         self.assertEqual((pair["ours"], pair["theirs"], pair["accuracy"]["mean"]), ("Optimizer", "DDP", 0))
 
 
+SUM = """import torch
+import torch.distributed as dist
+import pstrain
+dist.init_process_group("pstrain")
+x = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(x)
+print("sum", x.item())
+dist.destroy_process_group()
+"""
+
+
 class Torchrun(PythonTest):
     """Servers beside it, as the package's README says."""
 
@@ -423,8 +434,8 @@ class Torchrun(PythonTest):
 
     def beside_it(self, port, *words, **more):
         """What two workers say, which are started as torchrun does."""
-        env = dict(environment(), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2",
-                   TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0", **more)
+        env = dict(environment(), **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2",
+                                     "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", **more})
         workers = [subprocess.Popen([PYTHON, *words], env=dict(env, RANK=str(rank)),
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
         for worker in workers:
@@ -435,10 +446,12 @@ class Torchrun(PythonTest):
 
     def test_a_job_without_servers(self):
         """PS_SERVERS=0: nobody waits for a pstrain-server."""
-        program = ("import torch\nimport torch.distributed as dist\nimport pstrain\ndist.init_process_group('pstrain')\n"
-                   "x = torch.tensor([dist.get_rank() + 1.0])\ndist.all_reduce(x)\nprint('sum', x.item())\n"
-                   "dist.destroy_process_group()")
-        text = self.beside_it(self.its_store(), "-c", program, PS_SERVERS="0", USE_LIBUV="0")
+        text = self.beside_it(self.its_store(), "-c", SUM, PS_SERVERS="0", USE_LIBUV="0")
+        self.assertEqual(text.count("sum 3.0\n"), 2, text)
+
+    def test_a_job_without_servers_and_a_launcher(self):
+        """As a script has it that calls torch.multiprocessing.spawn: PyTorch's store is in rank 0, at MASTER_PORT."""
+        text = self.beside_it(str(free_port()), "-c", SUM, PS_SERVERS="0", MASTER_ADDR="localhost", TORCHELASTIC_USE_AGENT_STORE="")
         self.assertEqual(text.count("sum 3.0\n"), 2, text)
 
     def test_its_store_without_it(self):
