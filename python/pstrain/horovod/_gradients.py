@@ -96,6 +96,8 @@ class Gradients:
                 raise InputError(f"rank {self._rank}: the gradient of parameter '{name}' is sparse: give "
                                  "sparse_as_dense=True, or make it with sparse=False")
             grad = grad.to_dense()
+        elif 0 in grad.stride():  # several places of an expanded one are one number
+            grad = param.grad = grad.clone(memory_format=torch.contiguous_format)
         self._sent[param] = self._send(name, grad)
         self._when_sent()
 
