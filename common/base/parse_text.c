@@ -1,6 +1,8 @@
 #include "parse_text.h"
 
+#include <locale.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -37,13 +39,24 @@ bool ps_parse_int(const char *text, int64_t *out)
     return true;
 }
 
-/* strtod on text that can only be a decimal number. */
+static locale_t with_point;
+
+static void text_make_locale(void)
+{
+    with_point = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+}
+
+/* strtod on text that can only be a decimal number. Not strtod itself: a program that uses
+ * the library may have chosen a language in which a half is 0,5. */
 static bool text_decimal(const char **p, double *out)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     size_t n = strspn(*p, "+-.0123456789eE");
     char *end;
     if (n == 0 || strspn(*p, "+-") > 1) return false;
-    *out = strtod(*p, &end);
+    pthread_once(&once, text_make_locale);
+    if (!with_point) return false; // no memory
+    *out = strtod_l(*p, &end, with_point);
     bool whole = end == *p + n;
     *p = end;
     return whole && isfinite(*out);
