@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "model_graph.h"
 #include "model_spec.h"
 #include "printable.h"
 
@@ -239,40 +240,21 @@ static void print_interpolate(const ps_model_spec *spec, const ps_layer *l, cons
                 l->mode == PS_INTERPOLATE_BILINEAR ? "bilinear" : "nearest");
 }
 
-/* False for another kind of layer. */
-static bool print_activation(const ps_layer *l, const char *x, FILE *out)
+static void print_activation(const ps_layer *l, const char *x, FILE *out)
 {
-    switch (l->kind) {
-    case PS_LAYER_RELU:
-        fprintf(out, "torch.relu(%s)", x);
-        return true;
-    case PS_LAYER_TANH:
-        fprintf(out, "torch.tanh(%s)", x);
-        return true;
-    case PS_LAYER_SIGMOID:
-        fprintf(out, "torch.sigmoid(%s)", x);
-        return true;
-    case PS_LAYER_RELU6:
-        fprintf(out, "F.relu6(%s)", x);
-        return true;
-    case PS_LAYER_LEAKY_RELU:
-        fprintf(out, "F.leaky_relu(%s, %.9g)", x, l->alpha);
-        return true;
-    case PS_LAYER_ELU:
-        fprintf(out, "F.elu(%s, %.9g)", x, l->alpha);
-        return true;
-    case PS_LAYER_SILU:
-        fprintf(out, "F.silu(%s)", x);
-        return true;
-    case PS_LAYER_GELU:
-        fprintf(out, "F.gelu(%s)", x);
-        return true;
-    case PS_LAYER_GELU_TANH:
-        fprintf(out, "F.gelu(%s, approximate=\"tanh\")", x);
-        return true;
-    default:
-        return false;
-    }
+    static const char *const functions[] = {[PS_LAYER_RELU] = "torch.relu",
+                                            [PS_LAYER_TANH] = "torch.tanh",
+                                            [PS_LAYER_SIGMOID] = "torch.sigmoid",
+                                            [PS_LAYER_RELU6] = "F.relu6",
+                                            [PS_LAYER_LEAKY_RELU] = "F.leaky_relu",
+                                            [PS_LAYER_ELU] = "F.elu",
+                                            [PS_LAYER_SILU] = "F.silu",
+                                            [PS_LAYER_GELU] = "F.gelu",
+                                            [PS_LAYER_GELU_TANH] = "F.gelu"};
+    fprintf(out, "%s(%s", functions[l->kind], x);
+    if (l->kind == PS_LAYER_LEAKY_RELU || l->kind == PS_LAYER_ELU)
+        fprintf(out, ", %.9g", l->alpha);
+    fputs(l->kind == PS_LAYER_GELU_TANH ? ", approximate=\"tanh\")" : ")", out);
 }
 
 /* The last inputs choose rows, each below those of the columns before it; what is no row
@@ -309,7 +291,10 @@ static void print_call(const ps_model_spec *spec, const ps_layer *l, const char 
         fprintf(out, is_attribute(spec, l->name) ? "(%s)" : ")(%s)", x);
         return;
     }
-    if (print_activation(l, x, out)) return;
+    if (ps_model_is_activation(l->kind)) {
+        print_activation(l, x, out);
+        return;
+    }
     switch (l->kind) {
     case PS_LAYER_MAX_POOL2D:
         print_pool(spec, l, "max_pool", x, out);

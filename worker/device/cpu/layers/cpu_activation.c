@@ -164,11 +164,11 @@ static inline float gelu_tanh_grad_lane(float x, float dy)
     return ps_gelu_tanh_grad(x, tanh_lane(ps_gelu_inner(x)), dy);
 }
 
-#define FORWARD(value)                                                                   \
-    do {                                                                                 \
+#define FORWARD(kind, value)                                                             \
+    case PS_LAYER_##kind:                                                                \
         _Pragma("omp parallel for simd") for (int64_t i = 0; i < count; i++) y[i] =      \
             value;                                                                       \
-    } while (0)
+        break
 
 PS_PER_LEVEL(void, ps_cpu_activation_forward,
              (const ps_layer *layer, const ps_cpu_shape *shape, const float *x, float *y),
@@ -177,39 +177,24 @@ PS_PER_LEVEL(void, ps_cpu_activation_forward,
     const int64_t count = ps_cpu_shape_count(shape);
     const float alpha = (float)layer->alpha;
     switch (layer->kind) {
-    case PS_LAYER_RELU:
-        FORWARD(ps_relu(x[i]));
-        return;
-    case PS_LAYER_RELU6:
-        FORWARD(ps_relu6(x[i]));
-        return;
-    case PS_LAYER_LEAKY_RELU:
-        FORWARD(ps_leaky_relu(x[i], alpha));
-        return;
-    case PS_LAYER_ELU:
-        FORWARD(elu_lane(x[i], alpha));
-        return;
-    case PS_LAYER_TANH:
-        FORWARD(tanh_lane(x[i]));
-        return;
-    case PS_LAYER_SILU:
-        FORWARD(silu_lane(x[i]));
-        return;
-    case PS_LAYER_GELU:
-        FORWARD(gelu_lane(x[i]));
-        return;
-    case PS_LAYER_GELU_TANH:
-        FORWARD(gelu_tanh_lane(x[i]));
-        return;
-    default: // SIGMOID
-        FORWARD(sigmoid_lane(x[i]));
-        activation_zero_padding(shape, y, sizeof *y);
+        FORWARD(RELU, ps_relu(x[i]));
+        FORWARD(RELU6, ps_relu6(x[i]));
+        FORWARD(LEAKY_RELU, ps_leaky_relu(x[i], alpha));
+        FORWARD(ELU, elu_lane(x[i], alpha));
+        FORWARD(TANH, tanh_lane(x[i]));
+        FORWARD(SILU, silu_lane(x[i]));
+        FORWARD(GELU, gelu_lane(x[i]));
+        FORWARD(GELU_TANH, gelu_tanh_lane(x[i]));
+        FORWARD(SIGMOID, sigmoid_lane(x[i]));
+    default:
+        break;
     }
+    if (layer->kind == PS_LAYER_SIGMOID) activation_zero_padding(shape, y, sizeof *y);
 }
 
 /* gradient: of v[i] and dy[i]. */
-#define BACKWARD(gradient)                                                               \
-    do {                                                                                 \
+#define BACKWARD(kind, gradient)                                                         \
+    case PS_LAYER_##kind:                                                                \
         if (add) {                                                                       \
             _Pragma("omp parallel for simd") for (int64_t i = 0; i < count; i++)         \
                 dx[i] += gradient;                                                       \
@@ -217,7 +202,7 @@ PS_PER_LEVEL(void, ps_cpu_activation_forward,
             _Pragma("omp parallel for simd") for (int64_t i = 0; i < count; i++) dx[i] = \
                 gradient;                                                                \
         }                                                                                \
-    } while (0)
+        break
 
 PS_PER_LEVEL(void, ps_cpu_activation_backward,
              (const ps_layer *layer, int64_t count, const float *v, const float *dy,
@@ -226,32 +211,17 @@ PS_PER_LEVEL(void, ps_cpu_activation_backward,
 {
     const float alpha = (float)layer->alpha;
     switch (layer->kind) {
-    case PS_LAYER_RELU:
-        BACKWARD(ps_relu_grad(v[i], dy[i]));
-        return;
-    case PS_LAYER_RELU6:
-        BACKWARD(ps_relu6_grad(v[i], dy[i]));
-        return;
-    case PS_LAYER_LEAKY_RELU:
-        BACKWARD(ps_leaky_relu_grad(v[i], alpha, dy[i]));
-        return;
-    case PS_LAYER_ELU:
-        BACKWARD(ps_elu_grad(v[i], alpha, dy[i]));
-        return;
-    case PS_LAYER_TANH:
-        BACKWARD(ps_tanh_grad(v[i], dy[i]));
-        return;
-    case PS_LAYER_SILU:
-        BACKWARD(silu_grad_lane(v[i], dy[i]));
-        return;
-    case PS_LAYER_GELU:
-        BACKWARD(gelu_grad_lane(v[i], dy[i]));
-        return;
-    case PS_LAYER_GELU_TANH:
-        BACKWARD(gelu_tanh_grad_lane(v[i], dy[i]));
-        return;
-    default: // SIGMOID
-        BACKWARD(ps_sigmoid_grad(v[i], dy[i]));
+        BACKWARD(RELU, ps_relu_grad(v[i], dy[i]));
+        BACKWARD(RELU6, ps_relu6_grad(v[i], dy[i]));
+        BACKWARD(LEAKY_RELU, ps_leaky_relu_grad(v[i], alpha, dy[i]));
+        BACKWARD(ELU, ps_elu_grad(v[i], alpha, dy[i]));
+        BACKWARD(TANH, ps_tanh_grad(v[i], dy[i]));
+        BACKWARD(SILU, silu_grad_lane(v[i], dy[i]));
+        BACKWARD(GELU, gelu_grad_lane(v[i], dy[i]));
+        BACKWARD(GELU_TANH, gelu_tanh_grad_lane(v[i], dy[i]));
+        BACKWARD(SIGMOID, ps_sigmoid_grad(v[i], dy[i]));
+    default:
+        break;
     }
 }
 
