@@ -169,17 +169,6 @@ class StoppedForGood(UnderPsrun):
         self.assertEqual(psrun.returncode, 1, text)
         self.assertRegex(text, "the job failed: worker 0 was stopped by SIGSTOP")
 
-    def test_not_who_is_continued_in_time(self):
-        jobs = [self.start(mode, "net.dead_after_ms=8000") for mode in ("ps", "single")]
-        for _ in range(3):  # together they are longer than one stop may be
-            for number, seconds in ((signal.SIGSTOP, 3), (signal.SIGCONT, 0.3)):
-                for _, pids in jobs:
-                    for pid in pids.values():
-                        os.kill(pid, number)
-                time.sleep(seconds)
-        for psrun, _ in jobs:
-            self.goes_on_and_ends(psrun)
-
 
 class CtrlZ(UnderPsrun):
     def test_stops_all_until_fg(self):
