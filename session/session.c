@@ -534,7 +534,10 @@ ps_err ps_session_sync_buffers(ps_session *s)
 ps_err ps_session_save(ps_session *s, ps_exchange_state *out)
 {
     PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_save"));
-    return ps_exchange_save(s->exchange, out);
+    PS_TRY(ps_exchange_save(s->exchange, out));
+    // There a push may be applied while another rank still fetches.
+    if (!ps_config_own_pace(s->o.config)) return PS_OK;
+    return ps_member_barrier(s->member, "saved", ps_config_step_deadline(s->o.config));
 }
 
 /* --- the end ----------------------------------------------------------------------- */

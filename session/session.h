@@ -141,7 +141,8 @@ ps_err ps_session_loss_scale(ps_session *s, float *scale);
  * it after the same step, after drain. */
 ps_err ps_session_sync_buffers(ps_session *s);
 
-/* As ps_exchange_ops.save, by all ranks after the same step, after drain. */
+/* As ps_exchange_ops.save, by all ranks after the same step, after drain. Where workers
+ * go on at their own pace, none does before all have what they save. */
 ps_err ps_session_save(ps_session *s, ps_exchange_state *out);
 
 /* Drains and ends the exchange in order. The member's functions work until close. close
