@@ -47,9 +47,16 @@ void ps_policy_moved(ps_policy_chunk *c)
     c->exact_sent = false;
 }
 
+void ps_policy_arrived(ps_policy_chunk *c, uint32_t rank)
+{
+    ps_rank_set_add(&c->arrived, rank);
+    ps_rank_set_remove(&c->exact, rank);
+}
+
 void ps_policy_applied(ps_policy_chunk *c)
 {
     ps_policy_moved(c);
+    memset(&c->exact, 0, sizeof c->exact);
     c->arrived = c->early;
     c->n_arrived = c->n_early;
     memset(&c->early, 0, sizeof c->early);
@@ -69,7 +76,7 @@ ps_verdict ps_policy_exact(ps_policy_chunk *c, uint32_t rank, uint64_t version)
 {
     if (c->version < 0 || version > (uint64_t)c->version) return PS_VERDICT_REFUSE;
     if (version < (uint64_t)c->version) return PS_VERDICT_ANSWER;
-    if (c->exact_sent) return PS_VERDICT_ANSWER;
+    if (ps_rank_set_has(&c->exact, rank)) return PS_VERDICT_ANSWER;
     // A worker that has pushed this step wants the next version; it cannot ask for this
     // one.
     if (ps_rank_set_has(&c->arrived, rank)) return PS_VERDICT_REFUSE;
@@ -77,5 +84,6 @@ ps_verdict ps_policy_exact(ps_policy_chunk *c, uint32_t rank, uint64_t version)
     ps_rank_set_add(&c->settling, rank);
     if (++c->n_settling < c->n_workers) return PS_VERDICT_WAIT;
     c->exact_sent = true;
+    c->exact = c->settling;
     return PS_VERDICT_ALL;
 }

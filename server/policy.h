@@ -45,6 +45,7 @@ typedef struct ps_policy_chunk {
     uint32_t n_settling;
     ps_rank_set settling; // ranks that want the exact weights of this version
     bool exact_sent;      // they have been sent to every worker
+    ps_rank_set exact;    // ranks that have been sent some since their last push
 } ps_policy_chunk;
 
 typedef enum ps_verdict {
@@ -71,14 +72,16 @@ bool ps_policy_complete(const ps_policy_chunk *c);
 /* The step was applied: the version goes up, early pushes count as arrived, and no rank
  * waits. */
 void ps_policy_applied(ps_policy_chunk *c);
-/* The same where an order says which pushes those are: `arrived` stays. */
+/* The same where orders say which pushes those are: a push arrives, and a version is made
+ * of some, which stay in `arrived`. */
+void ps_policy_arrived(ps_policy_chunk *c, uint32_t rank);
 void ps_policy_moved(ps_policy_chunk *c);
 /* A request for the weights of a version. On WAIT the rank is marked as waiting. ANSWER
  * also when an old request is repeated after a lost connection. */
 ps_verdict ps_policy_pull(ps_policy_chunk *c, uint32_t rank, uint64_t version);
 /* A request for the exact weights of the present version, which all workers get together:
  * WAIT until the last one asks, then ALL. ANSWER: a repetition afterwards, also in later
- * versions. */
+ * versions, which other workers may have made by then. */
 ps_verdict ps_policy_exact(ps_policy_chunk *c, uint32_t rank, uint64_t version);
 
 #endif

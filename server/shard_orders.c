@@ -104,7 +104,7 @@ static ps_verdict orders_push(ps_shard *s, ps_shard_chunk *c, uint32_t rank,
     if (c->policy.version < 0 || number > clock) return PS_VERDICT_REFUSE;
     if (number < clock) return PS_VERDICT_ANSWER;
     if (ps_rank_set_has(&c->policy.arrived, rank)) return PS_VERDICT_DROP;
-    ps_rank_set_add(&c->policy.arrived, rank);
+    ps_policy_arrived(&c->policy, rank);
     return PS_VERDICT_TAKE;
 }
 

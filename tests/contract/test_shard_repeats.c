@@ -4,6 +4,8 @@
 #include "bare_job.h"
 #include "check.h"
 #include "hash.h"
+#include "job_keys.h"
+#include "sync_codec.h"
 
 /* A gradient of `value` for 16 elements from `first` on. */
 static void push_range(bare_job *b, const ps_chunk_codec *codec, int rank, uint32_t c,
@@ -22,10 +24,10 @@ static void push_range(bare_job *b, const ps_chunk_codec *codec, int rank, uint3
               ps_chunk_codec_bytes(codec, chunk, PS_CODEC_TOPK));
 }
 
-static void ask_for_exact(bare_job *b, int rank, uint32_t c)
+static void ask_for_exact(bare_job *b, int rank, uint32_t c, uint64_t step)
 {
     ps_wire_header h = bare_header(b, PS_MSG_EXACT, rank, c);
-    h.step = 1;
+    h.step = step;
     bare_send(b->socket[rank], &h, NULL, 0);
 }
 
@@ -54,10 +56,10 @@ TEST(everybody_gets_the_exact_weights)
         for (uint64_t i = 0; i < chunk->count; i++)
             assert_true(change[i] == (i < 16 ? -0.625f : i < 32 ? -0.15625f : 0.0f));
     }
-    ask_for_exact(&b, 1, c);
-    ask_for_exact(&b, 1, c);
+    ask_for_exact(&b, 1, c, 1);
+    ask_for_exact(&b, 1, c, 1);
     bare_hello(&b, 1);
-    ask_for_exact(&b, 0, c);
+    ask_for_exact(&b, 0, c, 1);
     for (int r = 0; r < 2; r++) {
         ps_wire_header h = bare_answer(b.socket[r], got, sizeof got);
         assert_int_equal(h.codec, PS_CODEC_NONE);
@@ -65,7 +67,7 @@ TEST(everybody_gets_the_exact_weights)
         for (uint64_t i = 0; i < chunk->count; i++)
             assert_true(got[i] == (i < 16 ? 0.0f : i < 32 ? 0.75f : 1.0f));
     }
-    ask_for_exact(&b, 0, c); // its answer was lost
+    ask_for_exact(&b, 0, c, 1); // its answer was lost
     assert_int_equal(bare_answer(b.socket[0], got, sizeof got).codec, PS_CODEC_NONE);
     bare_hello(&b, 1);
     bare_close(&b);
@@ -263,4 +265,52 @@ TEST(a_step_ahead_changes_no_bit)
         if (memcmp(&in_order, &ahead, sizeof ahead) != 0)
             fail_msg("%s with %s", sets[0], sets[2]);
     }
+}
+
+/* ---- workers at their own pace ---- */
+
+static void put_policy(const bare_job *b)
+{
+    const ps_sync_rules rules = {
+        .kind = PS_POLICY_ASP, .n_workers = 2, .total = 100, .stretch = 100};
+    const uint64_t batches[] = {1, 1};
+    ps_mp_writer w;
+    ps_mp_writer_init(&w);
+    ps_sync_rules_write(&w, &rules, 1, batches);
+    assert_ok(ps_member_put_written(b->member[0], PS_JOB_KEY_POLICY, &w,
+                                    ps_deadline_in_ms(5000)));
+}
+
+static void expect_exact(const bare_job *b, int rank, uint32_t c)
+{
+    static float got[8192];
+    const ps_wire_header h = bare_answer(b->socket[rank], got, sizeof got);
+    assert_true(h.kind == PS_MSG_EXACT_WEIGHTS && h.chunk == c && h.step == 0);
+    for (uint64_t i = 0; i < b->plan.chunks[c].count; i++)
+        assert_true(got[i] == 1.0f);
+}
+
+/* One goes on, and its push is applied, while the other one's answer is lost: that one
+ * gets what it should have got. */
+TEST(exact_weights_come_again_as_they_were)
+{
+    static const char *const sets[] = {"sync.policy=asp", "exchange.codec=fp16"};
+    bare_job b;
+    ps_chunk_codec codec;
+    char none;
+    bare_open_with(&b, 2, sets, 2);
+    put_policy(&b);
+    bare_begin(&b);
+    const uint32_t c = bare_coded_chunk(&b, &codec);
+    assert_true(b.plan.chunks[c].count <= 8192);
+    for (int rank = 0; rank < 2; rank++)
+        ask_for_exact(&b, rank, c, 0);
+    for (int rank = 0; rank < 2; rank++)
+        expect_exact(&b, rank, c);
+    push_all(&b, &codec, 1, 0);
+    for (uint32_t k = 0; k < b.plan.n_chunks; k++)
+        assert_int_equal(bare_answer(b.socket[1], &none, 0).kind, PS_MSG_WEIGHTS);
+    ask_for_exact(&b, 0, c, 0);
+    expect_exact(&b, 0, c);
+    bare_close(&b);
 }

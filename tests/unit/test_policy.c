@@ -110,3 +110,21 @@ TEST(exact_weights_wait_for_everybody)
     assert_int_equal(ps_policy_push(&c, 1, 2), PS_VERDICT_TAKE);
     assert_int_equal(ps_policy_exact(&c, 1, 2), PS_VERDICT_REFUSE);
 }
+
+/* At their own pace: one goes on while the other one's answer is lost. */
+TEST(exact_weights_are_repeated_in_a_version_of_others)
+{
+    ps_policy_chunk c;
+    ps_policy_chunk_init(&c, 2);
+    ps_policy_init_weights(&c, 0);
+    assert_int_equal(ps_policy_exact(&c, 0, 0), PS_VERDICT_WAIT);
+    assert_int_equal(ps_policy_exact(&c, 1, 0), PS_VERDICT_ALL);
+    ps_policy_arrived(&c, 1);
+    ps_policy_moved(&c);
+    assert_int_equal(ps_policy_exact(&c, 0, 1), PS_VERDICT_ANSWER);
+    ps_policy_arrived(&c, 0);
+    ps_policy_moved(&c);
+    memset(&c.arrived, 0, sizeof c.arrived);
+    assert_int_equal(ps_policy_exact(&c, 0, 2), PS_VERDICT_WAIT);
+    assert_int_equal(ps_policy_exact(&c, 1, 2), PS_VERDICT_ALL);
+}
