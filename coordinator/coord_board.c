@@ -1,5 +1,6 @@
 #include "coord_board.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,7 @@ struct ps_coord_board {
     ps_coord_answer answer;
     void *owner;
     ps_coord_store store;
+    uint32_t table; // the newest of which a key is there
     waiter *waiters;
     bool *left; // by worker
     bool *scratch;
@@ -373,11 +375,25 @@ static ps_err board_check_setter(const ps_coord_asker *from, const char *key)
                       ps_role_name(from->role), from->rank);
 }
 
+/* The first key of another table drops those of the last but one: whoever sets it has
+ * been through the last, and with it all others have left the one before. */
+static void drop_old_table(ps_coord_board *b, const char *key)
+{
+    const uint32_t table = ps_job_key_table(key);
+    if (table <= b->table) return;
+    b->table = table;
+    if (table <= 2) return; // those of the first bear no number
+    char old[PS_CONTROL_NAME_MAX];
+    snprintf(old, sizeof old, PS_JOB_KEY_TABLE "%" PRIu32 "/", table - 2);
+    ps_coord_store_drop_all(&b->store, old);
+}
+
 static ps_err request_put(ps_coord_board *b, const ps_coord_asker *from,
                           const ps_control *c)
 {
     PS_TRY(board_check_setter(from, c->name));
     PS_TRY(board_set_key(b, c->name, c->value, c->bytes));
+    drop_old_table(b, c->name);
     if (b->orders) PS_TRY(ps_coord_orders_set(b->orders, c->name, c->value, c->bytes));
     answer_done(b, &from->id, c->request, NULL, 0);
     return PS_OK;

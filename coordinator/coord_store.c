@@ -92,17 +92,33 @@ ps_err ps_coord_store_set(ps_coord_store *s, const char *key, const void *value,
     return PS_OK;
 }
 
+/* Takes the entry out of its bucket; *at then points to the next one. */
+static void store_take_out(ps_coord_store *s, ps_coord_entry **at)
+{
+    ps_coord_entry *e = *at;
+    *at = e->next;
+    s->bytes -= e->bytes;
+    s->n_keys--;
+    store_free(e);
+}
+
 void ps_coord_store_drop(ps_coord_store *s, const char *key)
 {
     ps_coord_entry **at = &s->buckets[bucket_of(key)];
     while (*at && strcmp((*at)->key, key) != 0)
         at = &(*at)->next;
-    ps_coord_entry *e = *at;
-    if (!e) return;
-    *at = e->next;
-    s->bytes -= e->bytes;
-    s->n_keys--;
-    store_free(e);
+    if (*at) store_take_out(s, at);
+}
+
+void ps_coord_store_drop_all(ps_coord_store *s, const char *prefix)
+{
+    for (int i = 0; i < PS_COORD_STORE_BUCKETS; i++)
+        for (ps_coord_entry **at = &s->buckets[i]; *at;) {
+            if (strncmp((*at)->key, prefix, strlen(prefix)) == 0)
+                store_take_out(s, at);
+            else
+                at = &(*at)->next;
+        }
 }
 
 bool ps_coord_store_get(const ps_coord_store *s, const char *key, const void **value,

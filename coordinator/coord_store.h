@@ -24,6 +24,8 @@ ps_err ps_coord_store_set(ps_coord_store *s, const char *key, const void *value,
                           size_t bytes);
 /* Forgets the key, if it is there. */
 void ps_coord_store_drop(ps_coord_store *s, const char *key);
+/* Forgets all keys that begin so. */
+void ps_coord_store_drop_all(ps_coord_store *s, const char *prefix);
 /* Whether the key is there; value is borrowed until it is set again. */
 bool ps_coord_store_get(const ps_coord_store *s, const char *key, const void **value,
                         size_t *bytes);

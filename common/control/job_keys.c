@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 __attribute__((format(printf, 1, 2))) static ps_job_key job_key(const char *fmt, ...)
@@ -79,6 +80,13 @@ static const char *without_table(const char *key)
                           ? strchr(key + strlen(PS_JOB_KEY_TABLE), '/')
                           : NULL;
     return end ? end + 1 : key;
+}
+
+uint32_t ps_job_key_table(const char *key)
+{
+    return without_table(key) == key
+               ? 0
+               : (uint32_t)strtoul(key + strlen(PS_JOB_KEY_TABLE), NULL, 10);
 }
 
 bool ps_job_key_may_set(const char *key, ps_role role, int rank)

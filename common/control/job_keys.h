@@ -69,6 +69,9 @@ ps_job_key ps_job_key_piece(bool down, int rank);
 ps_job_key ps_job_key_array(int worker);
 ps_job_key ps_job_key_link(int worker, bool shm);
 
+/* Of which other table the key is; 0: of none. */
+uint32_t ps_job_key_table(const char *key);
+
 /* Whether the member may set the key. Keys that are not in the list are the workers'. */
 bool ps_job_key_may_set(const char *key, ps_role role, int rank);
 /* Whether that worker may set it, and no other. */

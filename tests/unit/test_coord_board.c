@@ -58,3 +58,23 @@ TEST(what_the_policy_refuses_is_not_done)
     assert_ok(ps_coord_board_expire(b));
     ps_coord_board_destroy(&b);
 }
+
+/* A job may have any number of tables one after the other: of each, all keys go. */
+TEST(the_keys_of_old_tables_go)
+{
+    answers a = {0};
+    ps_coord_board *b;
+    assert_ok(ps_coord_board_create(1, take, &a, &b));
+    for (int table = 1; table <= 4; table++) {
+        char key[PS_CONTROL_NAME_MAX];
+        snprintf(key, sizeof key, "table/%d/job/tensors", table);
+        ask(b, PS_ROLE_WORKER, (ps_control){.kind = PS_CONTROL_PUT}, key, NULL);
+        for (int old = 1; old <= table; old++) {
+            snprintf(key, sizeof key, "table/%d/job/tensors", old);
+            const int before = a.n;
+            ask(b, PS_ROLE_SERVER, (ps_control){.kind = PS_CONTROL_GET}, key, NULL);
+            assert_int_equal(a.n - before, old >= table - 1); // else it waits
+        }
+    }
+    ps_coord_board_destroy(&b);
+}
