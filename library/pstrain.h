@@ -646,10 +646,10 @@ typedef enum pstrain_rows_writes {
  * Blocks. Writing takes less than net.step_timeout_ms. */
 PSTRAIN_API int pstrain_rows_keep(pstrain_session *s, pstrain_rows_point *point);
 /* Back to a point: from the servers' memory, or from the files that its manifest names,
- * for any number of servers. Every rank calls it, between two pstrain_barriers; rank 0
- * asks the servers, and blocks. Lookups without a push are forgotten. ARG: a server does
- * not have the point, and there are no files; the job can go on. Others name the file
- * that is damaged or missing. */
+ * for any number of servers. Every rank calls it, whatever it has made of the present
+ * step, which is forgotten. Blocks until all have; rank 0's folder and manifest count.
+ * ARG, on every rank: no server has the point, and there are no files; the job can go on.
+ * Others name the file that is damaged or missing. */
 PSTRAIN_API int pstrain_rows_return(pstrain_session *s, const char *folder,
                                     const char *manifest);
 /* From join on: whether the servers have kept the point of that name since an earlier

@@ -56,9 +56,7 @@ static ps_err rows_return_to(pstrain_session *s, const char *folder, const char 
     if (!folder || !manifest)
         return ps_err_set(PS_ERR_ARG, "pstrain_rows_return: folder or manifest is NULL");
     PS_TRY(points_open(s));
-    if (s->rank == 0)
-        PS_TRY(ps_rows_points_return(s->points, s->session, pstrain_rows_steps(s), folder,
-                                     manifest));
+    PS_TRY(ps_rows_points_return_all(s->points, s->session, folder, manifest));
     PS_TRY(ps_row_manifest_read(manifest, strlen(manifest), &m));
     const uint64_t step = m.step;
     ps_row_manifest_fini(&m);

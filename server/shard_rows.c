@@ -79,6 +79,7 @@ struct ps_shard_rows {
     bool touched;         // `steps` has all that is pulled in it
     bool coded;           // a table has a codec
     bool begun;           // the steps have
+    uint64_t returned;    // what the last RETURN_ROWS was answered
     ps_twin_feed *feed;   // of its own twin; NULL: rows.buddy is off
     ps_twin_keep *keep;   // as another one's twin; likewise
     rows_held held;       // until then the tables stay as they are
@@ -545,6 +546,19 @@ static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
 
 /* ---- KEEP_ROWS, RETURN_ROWS ---- */
 
+/* Of KEEP_ROWS and RETURN_ROWS. What all workers have sent was the last message of each.
+ */
+static ps_err rows_answer_of_point(ps_shard *s, uint32_t rank, const rows_message *m,
+                                   const void *bytes, uint64_t n)
+{
+    if (m->step != PS_ROWS_ALL_RETURN) return rows_answer(s, rank, m, bytes, n);
+    for (uint32_t i = 0; i < s->rules.n_workers; i++) {
+        const rows_message own = {.step = m->step, .number = s->rows->peers[i].handled};
+        PS_TRY(rows_answer(s, i, &own, bytes, n));
+    }
+    return PS_OK;
+}
+
 /* Answers with n bytes, which it takes: with rows.buddy once the twin has the newest
  * point. */
 static ps_err rows_answer_point(ps_shard *s, uint32_t rank, const rows_message *m,
@@ -559,7 +573,7 @@ static ps_err rows_answer_point(ps_shard *s, uint32_t rank, const rows_message *
                         .n = n};
         return ps_twin_feed_tell(r->feed, s, r->store);
     }
-    const ps_err err = rows_answer(s, rank, m, bytes, n);
+    const ps_err err = rows_answer_of_point(s, rank, m, bytes, n);
     free(bytes);
     return err;
 }
@@ -573,6 +587,21 @@ static ps_err rows_keep(ps_shard *s, uint32_t rank, const rows_message *m)
     return rows_answer_point(s, rank, m, answer, n);
 }
 
+/* Nobody wants the answers any more, but the workers' memory is not free before. */
+static ps_err rows_break_step_off(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    for (uint32_t i = 0; i < s->rules.n_workers; i++) {
+        rows_peer *p = &r->peers[i];
+        PS_TRY(rows_answer_early(s, i));
+        if (p->push.kind) PS_TRY(rows_answer(s, i, &p->push, NULL, 0));
+        rows_peer_end_step(r, p);
+    }
+    r->n_pushed = 0;
+    r->touched = false;
+    return PS_OK;
+}
+
 /* The tables are those of the point, if it was found. */
 static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const rows_message *m,
                                  bool found)
@@ -580,15 +609,12 @@ static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const rows_message 
     ps_shard_rows *r = s->rows;
     uint64_t *answer;
     rows_use_store(r);
-    for (uint32_t i = 0; found && i < s->rules.n_workers; i++) {
-        PS_TRY(rows_answer_early(s, i)); // that this ends: nobody wants it any more
-        rows_peer_end_step(r, &r->peers[i]);
-        r->touched = false;
-    }
+    if (found) PS_TRY(rows_break_step_off(s));
+    r->returned = found;
     PS_TRY(ps_mem_zalloc(&answer, 1, sizeof *answer, "an answer of rows"));
     *answer = found;
     if (found) return rows_answer_point(s, rank, m, answer, sizeof *answer);
-    const ps_err err = rows_answer(s, rank, m, answer, sizeof *answer);
+    const ps_err err = rows_answer_of_point(s, rank, m, answer, sizeof *answer);
     free(answer);
     return err;
 }
@@ -792,13 +818,19 @@ static bool rows_is_due(const ps_shard_rows *r, const rows_peer *p)
             (m->kind == PS_MSG_PULL_ROWS && !p->push.kind && m->step == r->step + 1));
 }
 
-static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
+static rows_message rows_take_first(rows_peer *p)
 {
-    rows_peer *p = &s->rows->peers[rank];
-    rows_message m = p->waiting[0];
+    const rows_message m = p->waiting[0];
     p->n_waiting--;
     memmove(p->waiting, p->waiting + 1, (size_t)p->n_waiting * sizeof *p->waiting);
     p->handled = m.number;
+    return m;
+}
+
+static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
+{
+    rows_peer *p = &s->rows->peers[rank];
+    rows_message m = rows_take_first(p);
     s->speaker = rank;
     ps_err err = p->push.kind ? ps_err_set(PS_ERR_PROTOCOL,
                                            "%s of step %" PRIu64
@@ -806,6 +838,33 @@ static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
                                            ps_wire_kind_name(m.kind), m.step)
                               : rows_handle(s, rank, &m, false);
     rows_message_free(s->rows, &m);
+    return err;
+}
+
+/* Whether all workers have sent, as their next message, that all go back. */
+static bool rows_all_return(const ps_shard *s)
+{
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
+        const rows_peer *p = &s->rows->peers[rank];
+        const rows_message *m = &p->waiting[0];
+        if (p->n_waiting == 0 || m->kind != PS_MSG_RETURN_ROWS ||
+            m->step != PS_ROWS_ALL_RETURN || !rows_may_handle(s->rows, m))
+            return false;
+    }
+    return true;
+}
+
+static ps_err rows_return_all(ps_shard *s)
+{
+    ps_shard_rows *r = s->rows;
+    rows_message m = rows_take_first(&r->peers[0]);
+    for (uint32_t rank = 1; rank < s->rules.n_workers; rank++) {
+        rows_message same = rows_take_first(&r->peers[rank]);
+        rows_message_free(r, &same);
+    }
+    s->speaker = 0;
+    const ps_err err = rows_return(s, 0, &m);
+    rows_message_free(r, &m);
     return err;
 }
 
@@ -823,6 +882,9 @@ static ps_err rows_go_on(ps_shard *s)
         if (r->n_pushed == s->rules.n_workers && !r->held.m.kind) {
             any = true;
             PS_TRY(rows_apply(s));
+        } else if (rows_all_return(s)) {
+            any = true;
+            PS_TRY(rows_return_all(s));
         }
     }
     PS_TRY(rows_look_early(s));
@@ -836,9 +898,9 @@ static ps_err rows_end_held(ps_shard *s)
     ps_shard_rows *r = s->rows;
     rows_held held = r->held;
     r->held = (rows_held){0};
-    const ps_err err = held.fetches
-                           ? rows_have_fetched(s, &held)
-                           : rows_answer(s, held.rank, &held.m, held.bytes, held.n);
+    const ps_err err =
+        held.fetches ? rows_have_fetched(s, &held)
+                     : rows_answer_of_point(s, held.rank, &held.m, held.bytes, held.n);
     ps_shard_return_fini(&held.back);
     free(held.bytes);
     return err;
@@ -915,6 +977,8 @@ static ps_err rows_repeated(ps_shard *s, uint32_t rank, rows_message *m)
     if (m->number > p->handled) return PS_OK;
     const bool of_point = m->kind == PS_MSG_KEEP_ROWS || m->kind == PS_MSG_RETURN_ROWS;
     if (of_point && s->rows->held.m.kind) return PS_OK; // it will be answered
+    if (m->kind == PS_MSG_RETURN_ROWS)                  // others may have gone on since
+        return rows_answer(s, rank, m, &s->rows->returned, sizeof s->rows->returned);
     return rows_handle(s, rank, m, true);
 }
 

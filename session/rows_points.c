@@ -147,6 +147,27 @@ ps_err ps_rows_points_set(ps_rows_points *p, ps_session *session,
     return err;
 }
 
+/* What the shards have answered. */
+static ps_err points_check_returned(const ps_rows_points *p, uint64_t step)
+{
+    uint32_t n = 0, without = 0;
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        uint64_t found = 0;
+        if (p->answers[i].n != sizeof found)
+            return ps_err_set(PS_ERR_PROTOCOL,
+                              "an answer to RETURN_ROWS of %" PRIu64 " bytes",
+                              p->answers[i].n);
+        memcpy(&found, p->answers[i].bytes, sizeof found);
+        n += found != 0;
+        if (!found) without = i;
+    }
+    if (n == p->n_shards) return PS_OK;
+    return ps_err_set(n == 0 ? PS_ERR_ARG : PS_ERR_PEER,
+                      "shard %u does not have the rows of step %" PRIu64
+                      " any more, and they were not written to files",
+                      without, step);
+}
+
 ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t step,
                              const char *folder, const char *manifest)
 {
@@ -164,20 +185,13 @@ ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t st
     PS_TRY(points_room(p, ps_rows_return_bytes(&back)));
     ps_rows_return_write(p->body, &back);
     PS_TRY(points_ask(p, session, PS_MSG_RETURN_ROWS, step, ps_rows_return_bytes(&back)));
-    for (uint32_t i = 0; i < p->n_shards; i++) {
-        uint64_t found = 0;
-        if (p->answers[i].n != sizeof found)
-            return ps_err_set(PS_ERR_PROTOCOL,
-                              "an answer to RETURN_ROWS of %" PRIu64 " bytes",
-                              p->answers[i].n);
-        memcpy(&found, p->answers[i].bytes, sizeof found);
-        if (!found)
-            return ps_err_set(PS_ERR_ARG,
-                              "shard %u does not have the rows of step %" PRIu64
-                              " any more, and they were not written to files",
-                              i, wanted);
-    }
-    return PS_OK;
+    return points_check_returned(p, wanted);
+}
+
+ps_err ps_rows_points_return_all(ps_rows_points *p, ps_session *session,
+                                 const char *folder, const char *manifest)
+{
+    return ps_rows_points_return(p, session, PS_ROWS_ALL_RETURN, folder, manifest);
 }
 
 ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,

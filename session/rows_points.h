@@ -26,11 +26,15 @@ ps_err ps_rows_points_set(ps_rows_points *p, ps_session *session,
                           const ps_rows_point *what, char **manifest, const char **fault);
 
 /* One worker, while no other uses the rows: all servers go back to the manifest's point,
- * or read its files, which lie in the folder. step: the present one. ARG: a server does
- * not have the point, and there are no files. FORMAT, SHAPE, PEER. */
+ * or read its files, which lie in the folder. step: the present one. ARG: no server has
+ * the point, and there are no files; nothing has changed. FORMAT, SHAPE, PEER. */
 ps_err ps_rows_points_return(ps_rows_points *p, ps_session *session, uint64_t step,
                              const char *folder, const char *manifest);
-/* The same of a point of that step, where all servers have it in memory. */
+/* The same by every worker, whatever of the present step it has made: worker 0's folder
+ * and manifest count. Returns when all have called it. */
+ps_err ps_rows_points_return_all(ps_rows_points *p, ps_session *session,
+                                 const char *folder, const char *manifest);
+/* The same of a point of that step, where all servers have it in memory; by one. */
 ps_err ps_rows_points_return_in_memory(ps_rows_points *p, ps_session *session,
                                        uint64_t point, uint64_t step_then);
 /* Whether the rows of all servers were in memory at the point when the servers joined:

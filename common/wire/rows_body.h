@@ -33,7 +33,9 @@
  *     ROWS     since u64, 0: all rows; of each table: steps u64, bytes u64, CRC-32 u64 of
  *              its file; text: why there are no files, or nothing
  *   RETURN_ROWS  point u64; bytes of the folder u64; the folder; a manifest
- *              (row_manifest.h)
+ *              (row_manifest.h). With PS_ROWS_ALL_RETURN as its step every worker sends
+ *              it, and worker 0's counts, once it is the next message of each: what they
+ *              have sent before is answered, and changes nothing
  *     ROWS     1 u64: all is as it was at the point; 0: the shard has it not, and the
  *              manifest has no files
  */
@@ -64,6 +66,8 @@
 #include <stdint.h>
 
 #include "row_spec.h"
+
+#define PS_ROWS_ALL_RETURN UINT64_MAX
 
 /* Of an arena that a worker shares with the shards of its host, instead of ids, rows and
  * gradients in bodies. Only what is used takes memory. */

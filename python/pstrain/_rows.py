@@ -395,11 +395,7 @@ class Rows:
             self._point = folder, manifest
             self.job.before_leaving.append(self.start)  # rank 0 may look at the rows of a job that makes no further step
             return
-        if self.job.size > 1:
-            self.job.session.barrier()  # nobody looks anything up any more
         self.job.session.block("pstrain_rows_return", folder.encode(), manifest.encode())
-        if self.job.size > 1:
-            self.job.session.barrier()
 
     def are_kept(self, manifest: str) -> bool:
         """Whether the servers have a manifest's point in memory."""

@@ -405,6 +405,39 @@ TEST(the_end_after_going_back)
     rig_run(&r);
 }
 
+/* One rank has pushed a step that the other has not made. What it then asks for ahead is
+ * of a step that nobody makes. */
+static int goes_back_a_push_apart(rig_worker *w)
+{
+    static char manifest[1000]; // rank 0's
+    const int *ahead = w->rig->ctx;
+    float out[DIM];
+    uint64_t ticket;
+    const int64_t id = 5;
+    const pstrain_rows_lookup one = {
+        .struct_size = sizeof one, .ids = &id, .n_ids = 1, .out = out};
+    pstrain_rows_point point = {.struct_size = sizeof point, .point = 1};
+    RIG_TRY(open_rows(w, tables, 2));
+    if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
+    if (w->rank == 0) snprintf(manifest, sizeof manifest, "%s", point.manifest);
+    RIG_TRY(pstrain_barrier(w->s));
+    for (int step = 0; step < 2 + (w->rank == *ahead); step++)
+        RIG_TRY(one_step(w, step));
+    RIG_TRY(pstrain_rows_return(w->s, "", manifest));
+    RIG_TRY(pstrain_rows_prefetch(w->s, &one, 1));
+    RIG_TRY(pstrain_rows_pull(w->s, &one, 1, 0, &ticket));
+    return out[0] == 1 ? pstrain_close(w->s) : PSTRAIN_ERR_INTERNAL;
+}
+
+TEST(ranks_that_are_a_push_apart_go_back)
+{
+    for (int ahead = 0; ahead < 2; ahead++) {
+        rig r = {
+            .servers = 2, .workers = 2, .run = goes_back_a_push_apart, .ctx = &ahead};
+        rig_run(&r);
+    }
+}
+
 /* What a lookup gives before any gradient, without a job. */
 static int first_rows(rig_worker *w)
 {

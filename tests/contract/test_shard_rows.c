@@ -225,7 +225,8 @@ static rig_message keep(uint64_t number, uint64_t step, uint64_t point)
     return m;
 }
 
-static rig_message go_back(uint64_t number, uint64_t step, uint64_t point)
+static rig_message go_back_of(uint32_t rank, uint64_t number, uint64_t step,
+                              uint64_t point)
 {
     char manifest[160];
     snprintf(
@@ -234,21 +235,26 @@ static rig_message go_back(uint64_t number, uint64_t step, uint64_t point)
         ",\"files\":[]}",
         (int)point);
     const ps_rows_return what = {point, "/", manifest, 1, strlen(manifest)};
-    rig_message m =
-        rig_message_of(PS_MSG_RETURN_ROWS, 0, number, step, ps_rows_return_bytes(&what));
+    rig_message m = rig_message_of(PS_MSG_RETURN_ROWS, rank, number, step,
+                                   ps_rows_return_bytes(&what));
     ps_rows_return_write(m.body, &what);
     return m;
 }
 
-/* An answer to worker 0 that begins with this number. Of KEEP_ROWS 0: no files; of
- * RETURN_ROWS 1: the shard has gone back. */
-static void expect_number(uint64_t number, uint64_t wanted)
+static rig_message go_back(uint64_t number, uint64_t step, uint64_t point)
+{
+    return go_back_of(0, number, step, point);
+}
+
+/* An answer that begins with this number. Of KEEP_ROWS 0: no files; of RETURN_ROWS 1: the
+ * shard has gone back. */
+static void expect_number_of(uint32_t rank, uint64_t number, uint64_t wanted)
 {
     ps_wire_frames f;
     ps_wire_header h = {0};
     ps_wire_frames_open(&f);
     for (bool got = true; got && h.kind != PS_MSG_ROWS;) {
-        assert_ok(ps_wire_recv(rig.worker[0], false, &f, &got));
+        assert_ok(ps_wire_recv(rig.worker[rank], false, &f, &got));
         assert_true(got);
         assert_ok(ps_wire_decode(zmq_msg_data(&f.header), zmq_msg_size(&f.header), &h));
     }
@@ -258,6 +264,11 @@ static void expect_number(uint64_t number, uint64_t wanted)
     memcpy(&found, zmq_msg_data(&f.payload), sizeof found);
     assert_int_equal(found, wanted);
     ps_wire_frames_close(&f);
+}
+
+static void expect_number(uint64_t number, uint64_t wanted)
+{
+    expect_number_of(0, number, wanted);
 }
 
 static void both_step(uint64_t number, uint64_t step, float before)
@@ -330,6 +341,53 @@ TEST(goes_back_to_a_point)
     rig_close();
     assert_int_equal(ps_rows_keeper_points(keeper, 0, 1, points), 0);
     ps_rows_keeper_destroy(&keeper);
+}
+
+/* Worker 0 has pushed a step that worker 1 has not; and what worker 1 has asked for ahead
+ * comes after worker 0 wants to go back. */
+TEST(all_go_back_together)
+{
+    rig_open();
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        rig_send(rig_pull(r, 1, 0, rig_ids));
+        expect_rows(r, 1, IDS * DIM, 1);
+        rig_send(rig_push(r, 2, 0, 0.5f));
+    }
+    for (uint32_t r = 0; r < WORKERS; r++)
+        expect_rows(r, 2, 0, 0);
+    rig_send(keep(3, 1, 77));
+    expect_number(3, 0);
+    both_step(3, 1, 0.5f);
+    for (uint32_t r = 0; r < WORKERS; r++) {
+        rig_send(rig_pull(r, 6 - r, 2, rig_ids));
+        expect_rows(r, 6 - r, IDS * DIM, 0);
+    }
+    rig_send(rig_push(0, 7, 2, 0.5f));
+    rig_send(go_back_of(0, 8, PS_ROWS_ALL_RETURN, 77));
+    rig_send(rig_pull(1, 6, 3, rig_ids));
+    for (uint32_t r = 0; r < WORKERS; r++)
+        expect_no_rows(r);
+    rig_send(go_back_of(1, 7, PS_ROWS_ALL_RETURN, 5)); // worker 0's counts
+    expect_rows(0, 7, 0, 0);
+    expect_rows(1, 6, IDS * DIM, 0.5f);
+    for (uint32_t r = 0; r < WORKERS; r++)
+        expect_number_of(r, 8 - r, 1);
+    rig_send(rig_pull(1, 8, 1, rig_ids));
+    expect_rows(1, 8, IDS * DIM, 0.5f);
+    rig_send(rig_push(1, 9, 1, 0.5f));
+    rig_send(go_back_of(0, 8, PS_ROWS_ALL_RETURN, 77)); // comes again
+    expect_number(8, 1);
+    rig_send(rig_pull(0, 9, 1, rig_ids));
+    expect_rows(0, 9, IDS * DIM, 0.5f);
+    rig_send(rig_push(0, 10, 1, 0.5f));
+    for (uint32_t r = 0; r < WORKERS; r++)
+        expect_rows(r, 10 - r, 0, 0);
+    for (uint32_t r = 0; r < WORKERS; r++)
+        rig_send(go_back_of(r, 11 - r, PS_ROWS_ALL_RETURN, 5)); // there is none
+    for (uint32_t r = 0; r < WORKERS; r++)
+        expect_number_of(r, 11 - r, 0);
+    both_step(11, 2, 0);
+    rig_close();
 }
 
 /* ---- a worker that breaks the rules ---- */

@@ -66,7 +66,7 @@ ps_err ps_comm_rows_send(ps_comm *c, int kind, uint64_t step,
         return ps_err_set(PS_ERR_INTERNAL, "%d calls for rows are on the way", call);
     *sent = c->rows_calls[call].number = ++c->n_rows_calls;
     c->rows_calls[call].ahead_of = kind == PS_MSG_PULL_ROWS ? step : 0;
-    if (step < c->rows_pushed) c->rows_pushed = step; // they have gone back
+    if (kind == PS_MSG_RETURN_ROWS) c->rows_pushed = 0; // and a step begins anew
     if (kind == PS_MSG_PUSH_ROWS) c->rows_pushed = step + 1;
     for (uint32_t i = 0; i < c->n_links; i++) {
         n += bodies[i].n > 0;
