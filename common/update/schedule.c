@@ -12,33 +12,20 @@ static bool schedule_ends(ps_schedule_kind kind)
 ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_steps)
 {
     const ps_config_schedule *c = &cfg->schedule;
-    *s = (ps_schedule){.kind = c->name,
+    *s = (ps_schedule){.keys = *c,
                        .lr = cfg->optimizer.lr,
-                       .warmup_start = c->warmup_start,
-                       .gamma = c->gamma,
-                       .min_lr = c->min_lr,
-                       .power = c->power,
-                       .pct_start = c->pct_start,
-                       .div_factor = c->div_factor,
-                       .final_div_factor = c->final_div_factor,
-                       .anneal = c->anneal,
-                       .three_phase = c->three_phase,
-                       .warmup = (uint64_t)c->warmup,
-                       .step_size = (uint64_t)c->step_size,
-                       .total = c->total > 0 ? (uint64_t)c->total : total_steps,
-                       .t_0 = (uint64_t)c->t_0,
-                       .t_mult = (uint64_t)c->t_mult};
-    if (schedule_ends(s->kind) && s->total == PS_STEPS_UNKNOWN)
+                       .total = c->total > 0 ? (uint64_t)c->total : total_steps};
+    if (schedule_ends(c->name) && s->total == PS_STEPS_UNKNOWN)
         return ps_err_set(
             PS_ERR_CONFIG,
             "schedule.name: %s ends with the job, which has no known number "
             "of steps: set schedule.total",
             ps_word_name(ps_schedule_words, (int)c->name));
-    if (schedule_ends(s->kind) && c->total > 0 && s->total <= s->warmup)
+    if (schedule_ends(c->name) && c->total > 0 && c->total <= c->warmup)
         return ps_err_set(PS_ERR_CONFIG,
-                          "schedule.total: %" PRIu64 " steps are over before the warm-up "
-                          "of %" PRIu64 " is",
-                          s->total, s->warmup);
+                          "schedule.total: %" PRId64 " steps are over before the warm-up "
+                          "of %" PRId64 " is",
+                          c->total, c->warmup);
     return PS_OK;
 }
 
@@ -48,14 +35,14 @@ static double schedule_cosine(double from, double to, double done)
 }
 
 /* Where the step is in its period, from 0 to below 1. */
-static double of_period(const ps_schedule *s, uint64_t step)
+static double of_period(const ps_config_schedule *c, uint64_t step)
 {
-    uint64_t period = s->t_0;
-    if (s->t_mult == 1) return (double)(step % period) / (double)period;
+    uint64_t period = (uint64_t)c->t_0, t_mult = (uint64_t)c->t_mult;
+    if (t_mult == 1) return (double)(step % period) / (double)period;
     while (step >= period) {
         step -= period;
-        if (period > UINT64_MAX / s->t_mult) break;
-        period *= s->t_mult;
+        if (period > UINT64_MAX / t_mult) break;
+        period *= t_mult;
     }
     return (double)step / (double)period;
 }
@@ -68,37 +55,40 @@ static double schedule_part(double step, double from, double to)
 
 static double one_cycle(const ps_schedule *s, double step)
 {
-    const double n = (double)s->total, first = s->lr / s->div_factor;
-    const double last = first / s->final_div_factor;
-    const double top = s->pct_start * n - 1.0, middle = 2.0 * s->pct_start * n - 2.0;
+    const ps_config_schedule *c = &s->keys;
+    const double n = (double)s->total, first = s->lr / c->div_factor;
+    const double last = first / c->final_div_factor;
+    const double top = c->pct_start * n - 1.0, middle = 2.0 * c->pct_start * n - 2.0;
     double from = s->lr, to = last, done = schedule_part(step, top, n - 1.0);
     if (step <= top) {
         from = first, to = s->lr, done = schedule_part(step, 0.0, top);
-    } else if (s->three_phase && step <= middle) {
+    } else if (c->three_phase && step <= middle) {
         from = s->lr, to = first, done = schedule_part(step, top, middle);
-    } else if (s->three_phase) {
+    } else if (c->three_phase) {
         from = first, to = last, done = schedule_part(step, middle, n - 1.0);
     }
-    if (s->anneal == PS_ANNEAL_LINEAR) return from + (to - from) * done;
+    if (c->anneal == PS_ANNEAL_LINEAR) return from + (to - from) * done;
     return schedule_cosine(from, to, done);
 }
 
 /* The rate of the main schedule, which begins when the warm-up is over. */
 static double main_lr(const ps_schedule *s, uint64_t step)
 {
-    uint64_t total = s->total > s->warmup ? s->total - s->warmup : 1;
+    const ps_config_schedule *c = &s->keys;
+    const uint64_t warmup = (uint64_t)c->warmup,
+                   total = s->total > warmup ? s->total - warmup : 1;
     double done = step < total ? (double)step / (double)total : 1.0;
-    switch (s->kind) {
+    switch (c->name) {
     case PS_SCHEDULE_STEP:
-        return s->lr * pow(s->gamma, (double)(step / s->step_size));
+        return s->lr * pow(c->gamma, (double)(step / (uint64_t)c->step_size));
     case PS_SCHEDULE_COSINE:
-        return schedule_cosine(s->lr, s->min_lr, done);
+        return schedule_cosine(s->lr, c->min_lr, done);
     case PS_SCHEDULE_COSINE_RESTARTS:
-        return schedule_cosine(s->lr, s->min_lr, of_period(s, step));
+        return schedule_cosine(s->lr, c->min_lr, of_period(c, step));
     case PS_SCHEDULE_LINEAR:
-        return s->lr + (s->min_lr - s->lr) * done;
+        return s->lr + (c->min_lr - s->lr) * done;
     case PS_SCHEDULE_POLYNOMIAL:
-        return s->min_lr + (s->lr - s->min_lr) * pow(1.0 - done, s->power);
+        return c->min_lr + (s->lr - c->min_lr) * pow(1.0 - done, c->power);
     case PS_SCHEDULE_ONECYCLE:
         return one_cycle(s, (double)step);
     case PS_SCHEDULE_CONSTANT:
@@ -110,7 +100,8 @@ static double main_lr(const ps_schedule *s, uint64_t step)
 
 double ps_schedule_lr(const ps_schedule *s, uint64_t step)
 {
-    if (step >= s->warmup) return main_lr(s, step - s->warmup);
-    double done = (double)step / (double)s->warmup;
-    return s->lr * (s->warmup_start + (1.0 - s->warmup_start) * done);
+    const uint64_t warmup = (uint64_t)s->keys.warmup;
+    if (step >= warmup) return main_lr(s, step - warmup);
+    double done = (double)step / (double)warmup;
+    return s->lr * (s->keys.warmup_start + (1.0 - s->keys.warmup_start) * done);
 }

@@ -10,12 +10,9 @@
 #include "config.h"
 
 typedef struct ps_schedule {
-    ps_schedule_kind kind;
-    double lr, warmup_start, gamma, min_lr, power;
-    double pct_start, div_factor, final_div_factor; // onecycle
-    ps_anneal anneal;
-    bool three_phase;
-    uint64_t warmup, step_size, total, t_0, t_mult;
+    ps_config_schedule keys;
+    double lr;
+    uint64_t total; // schedule.total, or the job's steps
 } ps_schedule;
 
 /* The number of steps of a job that ends when its workers do. */

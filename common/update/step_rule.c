@@ -47,7 +47,7 @@ double ps_step_rule_lr_factor(const ps_step_rule *r, uint64_t step)
     ps_schedule of_one = r->schedule;
     if (r->optimizer.lr > 0) return ps_step_rule_lr(r, step, 0) / r->optimizer.lr;
     of_one.lr = 1;
-    of_one.min_lr = 0;
+    of_one.keys.min_lr = 0;
     return ps_schedule_lr(&of_one, step);
 }
 
