@@ -117,17 +117,10 @@ static ps_err add_path(path_list *list, const char *folder, const char *name, bo
     return PS_OK;
 }
 
-static bool all_exist(const path_list *list)
-{
-    for (int i = 0; i < list->n; i++)
-        if (!is_there(list->paths[i])) return false;
-    return true;
-}
-
 /* Fills list with the first set whose files all exist; leaves it empty when there is
- * none. */
+ * none. Sets *any where there is one of a set's files. */
 static ps_err find_default(path_list *list, const char *folder,
-                           const char *const sets[MAX_DEFAULT_SETS])
+                           const char *const sets[MAX_DEFAULT_SETS], bool *any)
 {
     for (int i = 0; i < MAX_DEFAULT_SETS && sets[i] != NULL; i++) {
         ps_data_spec names;
@@ -135,28 +128,13 @@ static ps_err find_default(path_list *list, const char *folder,
         for (int k = 0; k < names.n_files && err == PS_OK; k++)
             err = add_path(list, folder, names.files[k], true);
         ps_data_spec_fini(&names);
-        if (err != PS_OK || all_exist(list)) return err;
-        path_list_fini(list);
-    }
-    return PS_OK;
-}
-
-/* Whether at least one of a split's default files exists. */
-static ps_err find_any(const char *folder, const char *const sets[MAX_DEFAULT_SETS],
-                       bool *out)
-{
-    *out = false;
-    for (int i = 0; i < MAX_DEFAULT_SETS && sets[i] != NULL && !*out; i++) {
-        path_list list = {0};
-        ps_data_spec names;
-        ps_err err = ps_data_spec_init(&names, "default files", sets[i]);
-        for (int k = 0; k < names.n_files && err == PS_OK; k++)
-            err = add_path(&list, folder, names.files[k], true);
-        for (int k = 0; k < list.n; k++)
-            *out |= is_there(list.paths[k]);
-        ps_data_spec_fini(&names);
-        path_list_fini(&list);
         PS_TRY(err);
+        int n_there = 0;
+        for (int k = 0; k < list->n; k++)
+            n_there += is_there(list->paths[k]);
+        *any |= n_there > 0;
+        if (n_there == list->n) return PS_OK;
+        path_list_fini(list);
     }
     return PS_OK;
 }
@@ -172,13 +150,13 @@ static ps_err find_files(const reader *kind, const ps_data_spec *spec, ps_split 
     if (list->n > 0) return PS_OK;
     bool train = split == PS_SPLIT_TRAIN;
     const char *const *own = train ? kind->train : kind->test;
-    PS_TRY(find_default(list, folder, own));
+    bool any = false;
+    PS_TRY(find_default(list, folder, own, &any));
     if (list->n == 0 && spec->has_range)
-        PS_TRY(find_default(list, folder, train ? kind->test : kind->train));
+        PS_TRY(find_default(list, folder, train ? kind->test : kind->train, &any));
     if (list->n > 0) return PS_OK;
-    bool any = true; // a test set may be missing, but not only some of its files
-    if (!train && !spec->has_range) PS_TRY(find_any(folder, own, &any));
-    if (!any) return PS_OK;
+    // A test set may be missing, but not only some of its files.
+    if (!train && !spec->has_range && !any) return PS_OK;
     return ps_err_set(PS_ERR_IO,
                       "%s does not have the %s files %s (or .gz); name the files, or set "
                       "data.path",
