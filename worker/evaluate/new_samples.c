@@ -15,8 +15,6 @@
 
 enum { COPIED_BYTES = 1 << 16, MAGIC_BYTES = 12, BODY_MAX = 1 << 25 };
 
-static const uint64_t TABLE_MAX = (uint64_t)1 << 36;
-
 static const char STANDARD_INPUT[] = "standard input", BODY[] = "the body";
 
 /* --- what a file holds -------------------------------------------------------------- */
@@ -106,12 +104,9 @@ static ps_err new_samples_read_array(ps_new_samples *s, const ps_loaded_model *m
 static ps_err new_samples_read_table(ps_new_samples *s, const ps_loaded_model *m,
                                      const char *path)
 {
-    ps_source source = {0};
     void *text = NULL;
     uint64_t bytes = 0;
-    ps_err err = ps_source_init(&source, path);
-    if (err == PS_OK) err = ps_source_read_rest(&source, TABLE_MAX, &text, &bytes);
-    ps_source_fini(&source);
+    ps_err err = ps_source_read_file(path, PS_SOURCE_MAX_BYTES, &text, &bytes);
     char *room = err == PS_OK ? realloc(text, bytes + 1) : NULL;
     if (room)
         err = ps_dataset_of_table_text(m->config, &s->state, s->what, room, bytes, false,

@@ -6,8 +6,6 @@
 
 enum { PIXELS = 3 * 32 * 32 };
 
-static const uint64_t file_max_bytes = (uint64_t)1 << 36;
-
 /* Makes room for n more samples at the end of out. */
 static ps_err cifar_grow(ps_dataset *out, uint64_t n, const char *path)
 {
@@ -43,14 +41,10 @@ static ps_err cifar_append(const char *path, const uint8_t *records, uint64_t n,
 static ps_err cifar_read_file(const char *path, size_t label_bytes, int n_classes,
                               ps_dataset *out)
 {
-    ps_source source;
     void *records = NULL;
     uint64_t bytes = 0, record = label_bytes + PIXELS;
-    ps_err err = ps_source_init(&source, path);
-    if (err == PS_OK)
-        err = ps_source_read_rest(&source, file_max_bytes, &records, &bytes);
-    ps_source_fini(&source);
-    if (err != PS_OK) return err;
+    ps_err err = PS_OK;
+    PS_TRY(ps_source_read_file(path, PS_SOURCE_MAX_BYTES, &records, &bytes));
     if (bytes == 0 || bytes % record != 0)
         PS_TRY_GOTO(ps_err_set(PS_ERR_FORMAT,
                                "%s: %" PRIu64

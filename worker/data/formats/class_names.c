@@ -86,13 +86,10 @@ static ps_err split_lines(const char *path, char *text, ps_class_names *out)
 /* The file with a NUL behind it; owned by the caller. */
 static ps_err class_names_read_text(const char *path, char **text)
 {
-    ps_source source;
     void *bytes = NULL;
     uint64_t n = 0;
     *text = NULL;
-    ps_err err = ps_source_init(&source, path);
-    if (err == PS_OK) err = ps_source_read_rest(&source, FILE_MAX_BYTES, &bytes, &n);
-    ps_source_fini(&source);
+    ps_err err = ps_source_read_file(path, FILE_MAX_BYTES, &bytes, &n);
     if (err == PS_OK && n > 0 && memchr(bytes, '\0', n))
         err = ps_err_set(
             PS_ERR_FORMAT,

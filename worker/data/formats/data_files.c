@@ -274,21 +274,6 @@ ps_err ps_source_read_alloc(ps_source *source, uint64_t n, const char *what, voi
     return PS_OK;
 }
 
-ps_err ps_source_read_rest(ps_source *source, uint64_t limit, void **out, uint64_t *n)
-{
-    *out = NULL;
-    uint64_t most = bytes_left_at_most(source);
-    char *buffer = NULL;
-    PS_TRY(read_growing(source, most < limit ? most : limit, "its content", &buffer, n));
-    ps_err err = ps_source_end(source);
-    if (err != PS_OK) {
-        free(buffer);
-        return err;
-    }
-    *out = buffer;
-    return PS_OK;
-}
-
 ps_err ps_source_end(ps_source *source)
 {
     char byte;
@@ -297,4 +282,24 @@ ps_err ps_source_end(ps_source *source)
     if (got == 0) return PS_OK;
     return ps_err_set(PS_ERR_FORMAT, "%s: more bytes than the %" PRIu64 " expected",
                       source->path, source->taken - 1);
+}
+
+ps_err ps_source_read_file(const char *path, uint64_t limit, void **out, uint64_t *n)
+{
+    ps_source source;
+    char *buffer = NULL;
+    *out = NULL;
+    ps_err err = PS_OK;
+    PS_TRY_GOTO(ps_source_init(&source, path), err, done);
+    const uint64_t most = bytes_left_at_most(&source);
+    PS_TRY_GOTO(
+        read_growing(&source, most < limit ? most : limit, "its content", &buffer, n),
+        err, done);
+    PS_TRY_GOTO(ps_source_end(&source), err, done);
+    *out = buffer;
+    buffer = NULL;
+done:
+    free(buffer);
+    ps_source_fini(&source);
+    return err;
 }

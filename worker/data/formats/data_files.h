@@ -63,10 +63,13 @@ ps_err ps_source_read(ps_source *source, void *out, uint64_t n, const char *what
  * For a compressed file the buffer grows only as data is read. */
 ps_err ps_source_read_alloc(ps_source *source, uint64_t n, const char *what, void **out);
 
-/* Reads the rest of the file; FORMAT when that is more than limit bytes. */
-ps_err ps_source_read_rest(ps_source *source, uint64_t limit, void **out, uint64_t *n);
-
 /* FORMAT unless everything has been read. */
 ps_err ps_source_end(ps_source *source);
+
+#define PS_SOURCE_MAX_BYTES ((uint64_t)1 << 36)
+
+/* Reads a whole file into a buffer that the caller owns, NULL after an error; FORMAT when
+ * it has more than limit bytes. */
+ps_err ps_source_read_file(const char *path, uint64_t limit, void **out, uint64_t *n);
 
 #endif

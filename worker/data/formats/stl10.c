@@ -8,8 +8,6 @@
 
 enum { SIDE = 96, PLANE = SIDE * SIDE, PIXELS = 3 * PLANE };
 
-static const uint64_t file_max_bytes = (uint64_t)1 << 36;
-
 static void stl10_transpose(uint8_t *restrict plane, uint8_t *restrict spare)
 {
     for (int y = 0; y < SIDE; y++)
@@ -20,13 +18,8 @@ static void stl10_transpose(uint8_t *restrict plane, uint8_t *restrict spare)
 
 static ps_err read_images(const char *path, ps_dataset *out)
 {
-    ps_source source;
     uint64_t bytes = 0;
-    ps_err err = ps_source_init(&source, path);
-    if (err == PS_OK)
-        err = ps_source_read_rest(&source, file_max_bytes, &out->values, &bytes);
-    ps_source_fini(&source);
-    PS_TRY(err);
+    PS_TRY(ps_source_read_file(path, PS_SOURCE_MAX_BYTES, &out->values, &bytes));
     if (bytes == 0 || bytes % PIXELS != 0)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: %" PRIu64 " bytes are not a whole number of images of %d",
@@ -41,13 +34,10 @@ static ps_err read_images(const char *path, ps_dataset *out)
 
 static ps_err stl10_read_labels(const char *path, ps_dataset *out)
 {
-    ps_source source;
     void *bytes = NULL;
     uint64_t n = 0;
-    ps_err err = ps_source_init(&source, path);
-    if (err == PS_OK) err = ps_source_read_rest(&source, file_max_bytes, &bytes, &n);
-    ps_source_fini(&source);
-    PS_TRY(err);
+    ps_err err = PS_OK;
+    PS_TRY(ps_source_read_file(path, PS_SOURCE_MAX_BYTES, &bytes, &n));
     if (n != (uint64_t)out->n)
         PS_TRY_GOTO(ps_err_set(PS_ERR_FORMAT,
                                "%s has %" PRIu64 " labels for %" PRId64 " images", path,
