@@ -4,13 +4,12 @@
 #ifndef PS_COORD_STATE_H
 #define PS_COORD_STATE_H
 
-#include <pthread.h>
-
 #include "coord_board.h"
 #include "coordinator.h"
 #include "door.h"
 #include "event.h"
 #include "gate.h"
+#include "thread.h"
 
 typedef struct ps_coord_pace ps_coord_pace; // coord_pace.h
 
@@ -82,8 +81,7 @@ struct ps_coordinator {
     ps_gate *gate;
     uint64_t silence_ms; // of the router's connections
     ps_event stop;
-    pthread_t thread;
-    bool thread_started;
+    ps_thread thread;
     char *last_reason; // written before stop is set, read by the thread after it
 
     // The rest belongs to the thread.

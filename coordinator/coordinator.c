@@ -604,9 +604,7 @@ static ps_err coordinator_set_up(ps_coordinator *c)
     PS_TRY(ps_secret_draw(&c->twins));
     PS_TRY(ps_event_init(&c->stop));
     PS_TRY(open_sockets(c));
-    PS_TRY(ps_thread_start(&c->thread, "coordinator", coordinator_run, c));
-    c->thread_started = true;
-    return PS_OK;
+    return ps_thread_start(&c->thread, "coordinator", coordinator_run, c);
 }
 
 ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinator **out)
@@ -636,7 +634,7 @@ static void coordinator_stop_thread(ps_coordinator *c, const char *reason)
 {
     if (reason) c->last_reason = strdup(reason); // without memory: no reason
     ps_event_set(&c->stop);
-    pthread_join(c->thread, NULL);
+    ps_thread_join(&c->thread);
 }
 
 static void close_sockets(ps_coordinator *c)
@@ -657,7 +655,7 @@ void ps_coordinator_destroy(ps_coordinator **coordinator, const char *reason)
 {
     ps_coordinator *c = *coordinator;
     if (!c) return;
-    if (c->thread_started) coordinator_stop_thread(c, reason);
+    if (c->thread.runs) coordinator_stop_thread(c, reason);
     close_sockets(c);
     ps_event_fini(&c->stop);
     for (int i = 0; i < c->n_peers; i++)

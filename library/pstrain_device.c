@@ -76,8 +76,7 @@ struct pstrain_device {
     uint32_t n_chunks;
     int n_tensors;
 
-    pthread_t thread;
-    bool runs;
+    ps_thread thread;
     pthread_mutex_t lock; // of what follows, and of the stages; never held in CUDA
     pthread_cond_t work, progress;
     bool ends, finishing, busy;
@@ -263,9 +262,7 @@ static ps_err device_make(pstrain_session *s, const pstrain_device_options *o)
         ps_mem_zalloc(&d->tensors, (size_t)d->n_tensors, sizeof *d->tensors, "a device"));
     device_lay_out(d, o->dtypes);
     PS_TRY(device_take_gpu(d, o));
-    PS_TRY(ps_thread_start(&d->thread, "device", device_thread, d));
-    d->runs = true;
-    return PS_OK;
+    return ps_thread_start(&d->thread, "device", device_thread, d);
 }
 
 static ps_err device_check_options(const pstrain_session *s,
@@ -887,7 +884,7 @@ void pstrain_device_destroy(struct pstrain_device **pointer)
     d->ends = true;
     pthread_cond_signal(&d->work);
     pthread_mutex_unlock(&d->lock);
-    if (d->runs) pthread_join(d->thread, NULL);
+    ps_thread_join(&d->thread);
     if (!device_leave_gpu(d)) return; // the GPU still calls device_tell
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->work);

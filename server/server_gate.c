@@ -1,7 +1,6 @@
 #include "server_gate.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -16,8 +15,7 @@ struct ps_server_gate {
     atomic_bool stop;
     ps_event wake;
     zmq_pollitem_t *items;
-    pthread_t thread;
-    bool running;
+    ps_thread thread;
 };
 
 static const ps_secret *server_gate_secret_of(void *owner, int i)
@@ -70,9 +68,7 @@ ps_err ps_server_gate_start(ps_server_gate *g)
 {
     size_t n = (size_t)ps_gate_n_items(g->gate) + 1;
     PS_TRY(ps_mem_zalloc(&g->items, n, sizeof *g->items, "a gate"));
-    PS_TRY(ps_thread_start(&g->thread, "gate", server_gate_run, g));
-    g->running = true;
-    return PS_OK;
+    return ps_thread_start(&g->thread, "gate", server_gate_run, g);
 }
 
 void ps_server_gate_open(ps_server_gate *g, const ps_secret *secrets, int n)
@@ -86,11 +82,9 @@ void ps_server_gate_destroy(ps_server_gate **gate)
 {
     ps_server_gate *g = *gate;
     if (!g) return;
-    if (g->running) {
-        atomic_store(&g->stop, true);
-        ps_event_set(&g->wake);
-        pthread_join(g->thread, NULL);
-    }
+    atomic_store(&g->stop, true);
+    if (g->thread.runs) ps_event_set(&g->wake);
+    ps_thread_join(&g->thread);
     ps_gate_destroy(&g->gate);
     ps_event_fini(&g->wake);
     free(g->items);

@@ -814,9 +814,7 @@ ps_err ps_shard_start(ps_shard *s, const ps_shard_job *job)
         PS_TRY(ps_coord_link_create(s->o.zmq_context, s->member, link, &s->link));
     char name[16];
     snprintf(name, sizeof name, "shard %u", s->index);
-    PS_TRY(ps_thread_start(&s->thread, name, shard_main, s));
-    s->started = true;
-    return PS_OK;
+    return ps_thread_start(&s->thread, name, shard_main, s);
 }
 
 ps_shard_state ps_shard_get_state(const ps_shard *s)
@@ -849,8 +847,7 @@ ps_err ps_shard_add_tables(ps_shard *s, ps_row_figure_list *tables)
 
 static void shard_end_thread(ps_shard *s)
 {
-    if (s->started) pthread_join(s->thread, NULL);
-    s->started = false;
+    ps_thread_join(&s->thread);
     ps_coord_link_destroy(&s->link);
     ps_twin_feed_close(ps_shard_rows_feed(s));
 }

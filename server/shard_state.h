@@ -13,8 +13,6 @@
 #ifndef PS_SHARD_STATE_H
 #define PS_SHARD_STATE_H
 
-#include <pthread.h>
-
 #include "aggregate.h"
 #include "coded_chunk.h"
 #include "coord_link.h"
@@ -26,6 +24,7 @@
 #include "policy.h"
 #include "shard.h"
 #include "shard_pace.h"
+#include "thread.h"
 #include "wire_rings.h"
 
 struct ps_shard_chunk {
@@ -142,8 +141,7 @@ struct ps_shard {
     // Life
     ps_member *member;
     const ps_shm_door *door;
-    pthread_t thread;
-    bool started;
+    ps_thread thread;
     uint32_t n_rings;        // workers with rings
     uint64_t spin_ns;        // with rings: how long it looks before it sleeps
     uint32_t n_first;        // chunks that have first weights

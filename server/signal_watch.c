@@ -93,8 +93,8 @@ ps_err ps_signal_watch_start(ps_signal_watch *w)
 void ps_signal_watch_stop(ps_signal_watch *w)
 {
     atomic_store(&w->stopping, true);
-    pthread_kill(w->thread, WAKE);
-    pthread_join(w->thread, NULL);
+    pthread_kill(w->thread.id, WAKE);
+    ps_thread_join(&w->thread);
 }
 
 void ps_signal_watch_attach(ps_signal_watch *w, ps_member *member, uint64_t limit_ms)

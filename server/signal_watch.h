@@ -17,10 +17,11 @@
 
 #include "interrupt.h"
 #include "member.h"
+#include "thread.h"
 
 typedef struct ps_signal_watch {
     sigset_t awaited;
-    pthread_t thread;
+    ps_thread thread;
     pthread_mutex_t lock;
     atomic_bool stopping;
     // Under the lock:

@@ -45,15 +45,12 @@ static void *make_ahead(void *arg)
 ps_err ps_warm_up_begin(ps_warm_up *w)
 {
     if (w->config->train.epochs == 0) return PS_OK;
-    PS_TRY(ps_thread_start(&w->thread, "warm-up", make_ahead, w));
-    w->under_way = true;
-    return PS_OK;
+    return ps_thread_start(&w->thread, "warm-up", make_ahead, w);
 }
 
 ps_device *ps_warm_up_end(ps_warm_up *w)
 {
-    if (w->under_way) pthread_join(w->thread, NULL);
-    w->under_way = false;
+    ps_thread_join(&w->thread);
     ps_device *device = w->device;
     w->device = NULL;
     return device;

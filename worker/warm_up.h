@@ -8,10 +8,9 @@
 #ifndef PS_WARM_UP_H
 #define PS_WARM_UP_H
 
-#include <pthread.h>
-
 #include "config.h"
 #include "device.h"
+#include "thread.h"
 
 typedef struct ps_warm_up {
     const ps_config *config;
@@ -19,8 +18,7 @@ typedef struct ps_warm_up {
     ps_program_options program; // ps_trainer_program
     int rank, workers;          // expected; rank -1: any
     ps_device *device;          // opened; NULL: not, or that failed
-    pthread_t thread;
-    bool under_way;
+    ps_thread thread;
 } ps_warm_up;
 
 /* Begins, where the job trains. w has all that comes before the device, and lives until

@@ -17,9 +17,9 @@ static void *clock_watch_look(void *arg)
 
 ps_err ps_clock_watch(void)
 {
-    pthread_t thread;
+    ps_thread thread;
     PS_TRY(ps_thread_start(&thread, "clock", clock_watch_look, NULL));
-    (void)pthread_detach(thread);
+    (void)pthread_detach(thread.id);
     ps_clock_set_watched();
     return PS_OK;
 }

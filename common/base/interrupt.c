@@ -60,9 +60,9 @@ static void *wait_for_signals(void *arg)
 
 static ps_err interrupt_start_thread(void)
 {
-    pthread_t thread;
+    ps_thread thread;
     PS_TRY(ps_thread_start(&thread, "signals", wait_for_signals, NULL));
-    (void)pthread_detach(thread); // it lives as long as the process
+    (void)pthread_detach(thread.id); // it lives as long as the process
     return PS_OK;
 }
 

@@ -7,21 +7,28 @@
 
 enum { NAME_BYTES = 16 }; // the kernel's limit, with the NUL
 
-ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
+ps_err ps_thread_start(ps_thread *thread, const char *name, void *(*main)(void *),
                        void *arg)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(thread, NULL, main, arg);
+    int code = pthread_create(&thread->id, NULL, main, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    thread->runs = code == 0;
     if (code != 0)
         return ps_err_set(PS_ERR_NOMEM, "cannot start the thread \"%s\": %s", name,
                           strerror(code));
     char short_name[NAME_BYTES];
     snprintf(short_name, sizeof short_name, "%s", name);
-    (void)pthread_setname_np(*thread, short_name); // works without a name too
+    (void)pthread_setname_np(thread->id, short_name); // works without a name too
     return PS_OK;
+}
+
+void ps_thread_join(ps_thread *thread)
+{
+    if (thread->runs) pthread_join(thread->id, NULL);
+    thread->runs = false;
 }
 
 void ps_cond_init(pthread_cond_t *cond)

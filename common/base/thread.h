@@ -7,11 +7,19 @@
 #include "clock.h"
 #include "err.h"
 
+/* Zeroed: none. */
+typedef struct ps_thread {
+    pthread_t id;
+    bool runs; // from its start until it is joined
+} ps_thread;
+
 /* Starts main(arg) as a thread called `name` (its first 15 characters; copied). Signals
  * are blocked in it; the program handles them in a thread of its own. The caller joins or
- * detaches *thread. NOMEM when the system has no more threads. */
-ps_err ps_thread_start(pthread_t *thread, const char *name, void *(*main)(void *),
+ * detaches it. NOMEM when the system has no more threads. */
+ps_err ps_thread_start(ps_thread *thread, const char *name, void *(*main)(void *),
                        void *arg);
+/* Waits for its end, where there is one. */
+void ps_thread_join(ps_thread *thread);
 
 /* A condition variable for ps_cond_wait. */
 void ps_cond_init(pthread_cond_t *cond);

@@ -53,14 +53,14 @@ static ps_err lookup_start(const char *host, lookup **out)
     atomic_init(&l->users, 1);
     ps_err err = ps_event_init(&l->done);
     if (err == PS_OK) err = ps_mem_strdup(&l->host, host);
-    pthread_t thread;
+    ps_thread thread;
     if (err == PS_OK) {
         atomic_store(&l->users, 2);
         err = ps_thread_start(&thread, "look-up", lookup_look_up, l);
         if (err != PS_OK) atomic_store(&l->users, 1);
     }
     if (err == PS_OK)
-        (void)pthread_detach(thread);
+        (void)pthread_detach(thread.id);
     else
         lookup_leave(l);
     *out = err == PS_OK ? l : NULL;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,8 +29,7 @@ struct ps_shm_door {
     uint32_t n_workers;
     ps_shm_door_rings rings;
     visitor *visitors;
-    pthread_t thread;
-    bool running;
+    ps_thread thread;
 };
 
 static const char *refusal_of(const ps_shm_door *door, const ps_shm_offer *offer)
@@ -136,7 +134,6 @@ ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_byt
     PS_TRY_GOTO(ps_shm_listen(door->name, &door->listen_fd), err, out);
     PS_TRY_GOTO(ps_event_init(&door->stop), err, out);
     PS_TRY_GOTO(ps_thread_start(&door->thread, "shm door", door_main, door), err, out);
-    door->running = true;
     *out = door;
     return PS_OK;
 out:
@@ -186,10 +183,8 @@ void ps_shm_door_destroy(ps_shm_door **pointer)
 {
     ps_shm_door *door = *pointer;
     if (!door) return;
-    if (door->running) {
-        ps_event_set(&door->stop);
-        pthread_join(door->thread, NULL);
-    }
+    if (door->thread.runs) ps_event_set(&door->stop);
+    ps_thread_join(&door->thread);
     for (uint32_t r = 0; door->visitors && r < door->n_workers; r++)
         for (int i = 0; i < PS_SHM_FDS; i++)
             ps_shared_mem_fini(&door->visitors[r].mapped[i]);

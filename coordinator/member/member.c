@@ -74,8 +74,7 @@ struct ps_member {
     _Atomic int64_t ahead_ns; // of the coordinator's clock
     _Atomic uint64_t down_ns; // since when its connection is down; 0: it is up
 
-    pthread_t thread;
-    bool thread_started;
+    ps_thread thread;
     ps_event wake, abort, end;
     atomic_bool aborted; // set after reason is written
     atomic_bool interrupted;
@@ -738,9 +737,7 @@ static ps_err member_start_thread(ps_member *m)
 {
     m->last_round_ns = m->heard_ns = ps_clock_awake_ns();
     atomic_init(&m->down_ns, m->heard_ns); // until the thread has seen that it is up
-    PS_TRY(ps_thread_start(&m->thread, "member", member_run, m));
-    m->thread_started = true;
-    return PS_OK;
+    return ps_thread_start(&m->thread, "member", member_run, m);
 }
 
 static ps_err member_set_up(ps_member *m, const ps_member_options *o)
@@ -779,7 +776,7 @@ static void member_stop_thread(ps_member *m)
     m->stop = true;
     pthread_mutex_unlock(&m->lock);
     ps_event_set(&m->wake);
-    pthread_join(m->thread, NULL);
+    ps_thread_join(&m->thread);
 }
 
 /* Nothing can be sent to a coordinator that is gone, or has ended the job itself. */
@@ -794,7 +791,7 @@ void ps_member_destroy(ps_member **member)
 {
     ps_member *m = *member;
     if (!m) return;
-    bool joined = m->thread_started;
+    bool joined = m->thread.runs;
     if (joined) member_stop_thread(m);
     ps_joining_close(&m->joined, linger_ms(m));
     if (m->zmq_context) zmq_ctx_term(m->zmq_context);

@@ -24,8 +24,7 @@ struct ps_monitor {
     ps_metric_values values;
     ps_job_view *view; // NULL: the coordinator is in another process
     ps_http_server *http;
-    pthread_t thread;
-    bool thread_started;
+    ps_thread thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     // Under the lock:
@@ -185,9 +184,7 @@ static ps_err monitor_set_up(ps_monitor *m, const ps_monitor_options *o)
     ps_metric_values_init(&m->values);
     if (o->hosts) PS_TRY(ps_job_view_create(c->job.name, &m->view));
     PS_TRY(ps_http_server_start(&http, &m->http));
-    PS_TRY(ps_thread_start(&m->thread, "monitor", monitor_run, m));
-    m->thread_started = true;
-    return PS_OK;
+    return ps_thread_start(&m->thread, "monitor", monitor_run, m);
 }
 
 static void monitor_announce(const ps_monitor *m)
@@ -230,14 +227,14 @@ static void monitor_stop_thread(ps_monitor *m)
     m->stop = true;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
-    pthread_join(m->thread, NULL);
+    ps_thread_join(&m->thread);
 }
 
 void ps_monitor_stop(ps_monitor **monitor)
 {
     ps_monitor *m = *monitor;
     if (!m) return;
-    if (m->thread_started) monitor_stop_thread(m);
+    if (m->thread.runs) monitor_stop_thread(m);
     ps_http_server_stop(&m->http); // its thread uses the rest
     ps_job_view_destroy(&m->view);
     pthread_cond_destroy(&m->changed);

@@ -63,8 +63,7 @@ struct ps_links {
     _Atomic uint32_t lone_asleep, *asleep; // of this worker's board, where there is one
     ps_bell lone_bell, *bell;              // likewise
     int timer;                             // PATIENCE_NS are over: the thread has to come
-    pthread_t thread;
-    bool runs;
+    ps_thread thread;
     atomic_bool stop;
 
     // Whoever turns the links: to take and to give up `turning` needs the lock.
@@ -709,9 +708,7 @@ static ps_err links_start(ps_links *l)
     ps_link_board *board = l->place.board.base;
     l->asleep = board ? ps_link_board_asleep(board) : &l->lone_asleep;
     l->bell = board ? ps_link_board_bell(board) : &l->lone_bell;
-    PS_TRY(ps_thread_start(&l->thread, "links", links_main, l));
-    l->runs = true;
-    return PS_OK;
+    return ps_thread_start(&l->thread, "links", links_main, l);
 }
 
 ps_err ps_links_open(const ps_links_options *o, ps_links **out)
@@ -740,11 +737,9 @@ void ps_links_close(ps_links **pointer)
 {
     ps_links *l = *pointer;
     if (!l) return;
-    if (l->runs) {
-        atomic_store(&l->stop, true);
-        ps_event_set(&l->wake);
-        pthread_join(l->thread, NULL);
-    }
+    atomic_store(&l->stop, true);
+    if (l->thread.runs) ps_event_set(&l->wake);
+    ps_thread_join(&l->thread);
     ps_traffic_destroy(&l->traffic);
     ps_link_place_fini(&l->place);
     ps_event_fini(&l->wake);

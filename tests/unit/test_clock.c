@@ -20,7 +20,7 @@ static void sleep_ms(long ms)
 }
 
 typedef struct waiter {
-    pthread_t thread;
+    ps_thread thread;
     ps_deadline deadline;
     uint64_t begun_ns, waited_ns;
     bool went_back;
@@ -63,7 +63,7 @@ static int wait_through_a_stop(int ready)
     if (write(ready, "", 1) != 1) return 2;
     int wrong = 0;
     for (int i = 0; i < THREADS; i++) {
-        pthread_join(w[i].thread, NULL);
+        ps_thread_join(&w[i].thread);
         const uint64_t ms = w[i].waited_ns / 1000000u;
         if (ms + SLACK_MS < LIMIT_MS + STOP_MS || ms > MOST_MS || w[i].went_back)
             wrong = 1;

@@ -14,14 +14,14 @@ static void *wait_for_post(void *arg)
 static void expect_name(const char *given, const char *shown)
 {
     sem_t end;
-    pthread_t thread;
+    ps_thread thread;
     char name[16];
     void *result;
     sem_init(&end, 0, 0);
     assert_ok(ps_thread_start(&thread, given, wait_for_post, &end));
-    assert_int_equal(pthread_getname_np(thread, name, sizeof name), 0);
+    assert_int_equal(pthread_getname_np(thread.id, name, sizeof name), 0);
     sem_post(&end);
-    pthread_join(thread, &result);
+    pthread_join(thread.id, &result);
     sem_destroy(&end);
     assert_string_equal(name, shown);
     assert_ptr_equal(result, &end);

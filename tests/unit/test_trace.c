@@ -150,11 +150,11 @@ IN_FOLDER(every_thread_has_a_lane)
     enum { THREADS = 4, ROUNDS = 2 };
     start(0, 0, 1 << 20);
     for (int round = 0; round < ROUNDS; round++) {
-        pthread_t threads[THREADS];
+        ps_thread threads[THREADS];
         for (int i = 0; i < THREADS; i++)
             assert_ok(ps_thread_start(&threads[i], "sender", record_some, NULL));
         for (int i = 0; i < THREADS; i++)
-            pthread_join(threads[i], NULL);
+            ps_thread_join(&threads[i]);
     }
     assert_ok(ps_trace_stop());
     const size_t n = read_back(NULL);

@@ -46,8 +46,7 @@ struct ps_checkpointer {
     ps_snapshot *snapshot; // of the pair: the last one taken; NULL: none
 
     /* Rank 0's thread. */
-    pthread_t thread;
-    bool has_thread;
+    ps_thread thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     // Under the lock:
@@ -188,7 +187,7 @@ void ps_checkpointer_destroy(ps_checkpointer **pointer)
     c->stop = true;
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
-    if (c->has_thread) pthread_join(c->thread, NULL);
+    ps_thread_join(&c->thread);
     ps_snapshot_pair_fini(&c->pair);
     free(c->rows);
     free(c->rows_folder);
@@ -207,11 +206,9 @@ static bool checkpointer_recovers(const ps_checkpointer *c)
 
 static ps_err checkpointer_start_thread(ps_checkpointer *c)
 {
-    if (c->rank != 0 || c->has_thread) return PS_OK;
+    if (c->rank != 0 || c->thread.runs) return PS_OK;
     ps_checkpointer_folder(c->o.config, c->o.run_dir, &c->folder);
-    PS_TRY(ps_thread_start(&c->thread, "checkpoint", checkpointer_write_all, c));
-    c->has_thread = true;
-    return PS_OK;
+    return ps_thread_start(&c->thread, "checkpoint", checkpointer_write_all, c);
 }
 
 /* The first one is taken at once. */
@@ -313,7 +310,7 @@ static const ps_snapshot *not_saved(const ps_checkpointer *c)
 
 bool ps_checkpointer_secure(ps_checkpointer *c)
 {
-    if (!c || !c->has_thread || !disk_is_free(c, true)) return false;
+    if (!c || !c->thread.runs || !disk_is_free(c, true)) return false;
     const ps_snapshot *newest = not_saved(c);
     if (!newest) return c->wrote;
     c->snapshot = &c->pair.of[newest - c->pair.of];

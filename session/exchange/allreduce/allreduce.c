@@ -37,8 +37,8 @@ typedef struct allreduce {
     uint32_t *batch;            // scratch: buckets that a range completes
     int next_bucket;            // of the step, the first that is not complete
     double wait_seconds;
-    pthread_t thread;
-    bool has_thread, stopped;
+    ps_thread thread;
+    bool stopped;
     uint64_t taken; // of the collective's thread, which may be the main one: buckets
 
     /* Shared, under lock; changed is signalled at every change. No call to the collective
@@ -287,7 +287,7 @@ static ps_err allreduce_wait_for(allreduce *x, const uint64_t *count, uint64_t t
 {
     bool late;
     const uint64_t begun_ns = ps_clock_ns();
-    if (!x->has_thread && !allreduce_arrived(x, count, target)) work_off(x);
+    if (!x->thread.runs && !allreduce_arrived(x, count, target)) work_off(x);
     pthread_mutex_lock(&x->lock);
     ps_err err = wait_rounds(x, count, target, &late);
     pthread_mutex_unlock(&x->lock);
@@ -308,10 +308,8 @@ static ps_err allreduce_request(allreduce *x, wanted what)
 ps_err ps_allreduce_start(ps_exchange *base)
 {
     allreduce *x = allreduce_of(base);
-    if (!x->collective->by_caller) {
+    if (!x->collective->by_caller)
         PS_TRY(ps_thread_start(&x->thread, base->ops->name, allreduce_thread_run, x));
-        x->has_thread = true;
-    }
     return allreduce_request(x, WANT_ALL);
 }
 
@@ -359,7 +357,7 @@ ps_err ps_allreduce_params_ready(ps_exchange *base, uint64_t begin, uint64_t end
                                  bool *ready)
 {
     allreduce *x = allreduce_of(base);
-    if (!x->has_thread) work_off(x); // nobody else will
+    if (!x->thread.runs) work_off(x); // nobody else will
     pthread_mutex_lock(&x->lock);
     *ready = x->applied >= buckets_before(x, begin, end);
     pthread_mutex_unlock(&x->lock);
@@ -461,9 +459,7 @@ static void end_thread(allreduce *x)
     pthread_mutex_unlock(&x->lock);
     /* After a failure the thread may be inside a call that nobody will answer. */
     if (!x->stopped && x->collective) x->collective->ops->abort(x->collective);
-    if (!x->has_thread) return;
-    pthread_join(x->thread, NULL);
-    x->has_thread = false;
+    ps_thread_join(&x->thread);
 }
 
 ps_err ps_allreduce_stop(ps_exchange *base)

@@ -66,8 +66,7 @@ struct GlooCollective {
     std::vector<const float *> from; // of each rank, what is summed now
     bool second_place = false;       // of inboxes: of the arrays that come now
 
-    pthread_t sender;
-    bool has_sender = false;
+    ps_thread sender = {};
     std::vector<ps_send> on_the_way; // the sender's, the oldest first
     std::mutex lock;                 // of all below
     std::condition_variable changed;
@@ -430,9 +429,7 @@ ps_err lay_out(ps_collective *base, const ps_collective_layout *layout)
         c->on_the_way.reserve(c->links.size() * ON_THE_WAY);
         bind_links(c);
     }));
-    PS_TRY(ps_thread_start(&c->sender, "gloo send", gloo_sender_main, c));
-    c->has_sender = true;
-    return PS_OK;
+    return ps_thread_start(&c->sender, "gloo send", gloo_sender_main, c);
 }
 
 /* ------------------------------------------------------------------------- the rest */
@@ -500,12 +497,12 @@ void abort_calls(ps_collective *base)
 
 void end_sender(GlooCollective *c)
 {
-    if (!c->has_sender) return;
+    if (!c->sender.runs) return;
     c->lock.lock();
     c->stopping = true;
     c->changed.notify_all();
     c->lock.unlock();
-    pthread_join(c->sender, nullptr);
+    ps_thread_join(&c->sender);
 }
 
 void destroy(ps_collective **base)

@@ -1,6 +1,5 @@
 #include "levels_sums.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +20,7 @@ enum {
 struct ps_levels_sums {
     ps_levels *levels;
     ps_levels_sums_hooks hooks;
-    pthread_t thread;
-    bool running;
+    ps_thread thread;
     _Atomic uint32_t *order; // (ORDER_STEPS * n_chunks): chunks as they became final here
     uint64_t n_given;        // ever; the main thread's
     _Atomic uint64_t given;  // the same, for the thread
@@ -364,7 +362,6 @@ ps_err ps_levels_sums_create(ps_levels *levels, const ps_levels_sums_hooks *hook
     s->hooks = *hooks;
     ps_err err = host_sums_prepare(s);
     if (err == PS_OK) err = ps_thread_start(&s->thread, "host sum", host_sums_main, s);
-    s->running = err == PS_OK;
     *out = s;
     return err;
 }
@@ -373,8 +370,7 @@ void ps_levels_sums_stop(ps_levels_sums *s)
 {
     atomic_store(&s->ended, true);
     ps_bell_ring(&s->levels->boards[s->levels->own]->beside);
-    if (s->running) pthread_join(s->thread, NULL);
-    s->running = false;
+    ps_thread_join(&s->thread);
 }
 
 void ps_levels_sums_destroy(ps_levels_sums **pointer)

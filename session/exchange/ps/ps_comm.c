@@ -518,18 +518,11 @@ ps_err ps_comm_create(const ps_exchange_options *options, bool rings, ps_comm **
     PS_TRY_GOTO(ps_comm_memory_init(c), err, out);
     PS_TRY_GOTO(comm_open_links(c, rings), err, out);
     PS_TRY_GOTO(ps_thread_start(&c->thread, "exchange", ps_comm_main, c), err, out);
-    c->running = true;
     *out = c;
     return PS_OK;
 out:
     ps_comm_destroy(&c);
     return err;
-}
-
-static void comm_join_thread(ps_comm *c)
-{
-    if (c->running) pthread_join(c->thread, NULL);
-    c->running = false;
 }
 
 ps_err ps_comm_stop(ps_comm *c, bool returns)
@@ -539,7 +532,7 @@ ps_err ps_comm_stop(ps_comm *c, bool returns)
     c->returns = returns;
     PS_TRY(ps_command_queue_put(&c->commands, (ps_command){.kind = PS_MSG_BYE}));
     ps_command_queue_wake(&c->commands);
-    comm_join_thread(c);
+    ps_thread_join(&c->thread);
     return ps_comm_check(c);
 }
 
@@ -547,10 +540,10 @@ void ps_comm_destroy(ps_comm **pointer)
 {
     ps_comm *c = *pointer;
     if (!c) return;
-    if (c->running &&
+    if (c->thread.runs &&
         ps_command_queue_put(&c->commands, (ps_command){.kind = PS_COMM_QUIT}) == PS_OK)
         ps_command_queue_wake(&c->commands);
-    comm_join_thread(c);
+    ps_thread_join(&c->thread);
     comm_close_links(c);
     comm_memory_fini(c);
     free(c);

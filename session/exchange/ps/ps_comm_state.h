@@ -15,7 +15,6 @@
 #ifndef PS_COMM_STATE_H
 #define PS_COMM_STATE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +25,7 @@
 #include "event.h"
 #include "pace.h"
 #include "ps_comm.h"
+#include "thread.h"
 #include "wire_rings.h"
 
 /* ---- commands, from the main thread to the one that sleeps in poll: a lock-free ring
@@ -140,8 +140,7 @@ struct ps_comm {
     const ps_plan *plan;
     uint64_t nonce;
     uint32_t epoch;
-    pthread_t thread;
-    bool running;
+    ps_thread thread;
     ps_command_queue commands;
     ps_shared_mem ring_memory;    // without base: no rings
     ps_shared_mem row_memory;     // the arena for rows; without base: none

@@ -51,26 +51,18 @@ ps_err ps_data_sets_begin(ps_data_sets *d, const ps_config *config,
 {
     d->config = config;
     d->spec = spec;
-    PS_TRY(ps_thread_start(&d->thread, "data", read_beside, d));
-    d->under_way = true;
-    return PS_OK;
-}
-
-static void wait_for_thread(ps_data_sets *d)
-{
-    if (d->under_way) pthread_join(d->thread, NULL);
-    d->under_way = false;
+    return ps_thread_start(&d->thread, "data", read_beside, d);
 }
 
 ps_err ps_data_sets_end(ps_data_sets *d)
 {
-    wait_for_thread(d);
+    ps_thread_join(&d->thread);
     return ps_err_restore(&d->result);
 }
 
 void ps_data_sets_fini(ps_data_sets *d)
 {
-    wait_for_thread(d);
+    ps_thread_join(&d->thread);
     ps_dataset_fini(&d->train);
     ps_dataset_fini(&d->test);
     ps_preprocessing_destroy(&d->state);

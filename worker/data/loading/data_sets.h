@@ -3,18 +3,16 @@
 #ifndef PS_DATA_SETS_H
 #define PS_DATA_SETS_H
 
-#include <pthread.h>
-
 #include "dataset.h"
 #include "model_spec.h"
+#include "thread.h"
 
 typedef struct ps_data_sets {
     ps_dataset train, test;  // train: empty with train.epochs=0
     ps_preprocessing *state; // of tables; owned; NULL: none
     const ps_config *config;
     const ps_model_spec *spec;
-    pthread_t thread;
-    bool under_way;
+    ps_thread thread;
     ps_err_saved result; // of the thread
 } ps_data_sets;
 

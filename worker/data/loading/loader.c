@@ -34,8 +34,7 @@ typedef struct filler {
     uint8_t *sample; // a picture, a file's sample, a table's; NULL: samples are in memory
     ps_cell *cells;  // a table's line, where it is in a file
     float *last;     // the last sample of a batch that is mixed
-    bool has_thread;
-    pthread_t thread;
+    ps_thread thread;
 } filler;
 
 struct ps_loader {
@@ -321,7 +320,6 @@ static ps_err start_fillers(ps_loader *l)
     for (int i = 0; i < l->n_fillers; i++) {
         filler *f = &l->fillers[i];
         PS_TRY(ps_thread_start(&f->thread, "loader", filler_thread, f));
-        f->has_thread = true;
     }
     return PS_OK;
 }
@@ -502,7 +500,7 @@ static void stop_fillers(ps_loader *l)
     pthread_mutex_unlock(&l->lock);
     for (int i = 0; i < l->n_fillers; i++) {
         filler *f = &l->fillers[i];
-        if (f->has_thread) pthread_join(f->thread, NULL);
+        ps_thread_join(&f->thread);
         ps_transform_fini(&f->transform);
         ps_picture_reader_fini(&f->reader);
         free(f->sample);

@@ -38,7 +38,7 @@ void ps_cpu_crowd_look(ps_cpu_crowd *c, uint64_t waited_ns, uint64_t passed_ns)
 /* ---- how ---- */
 
 struct ps_cpu_sleepers {
-    pthread_t thread;
+    ps_thread thread;
     sem_t counted, let_go;
     int n;
 };
@@ -78,7 +78,7 @@ void ps_cpu_sleepers_destroy(ps_cpu_sleepers **s)
 {
     if (!*s) return;
     sem_post(&(*s)->let_go);
-    pthread_join((*s)->thread, NULL);
+    ps_thread_join(&(*s)->thread);
     free(*s);
     *s = NULL;
 }
@@ -86,7 +86,7 @@ void ps_cpu_sleepers_destroy(ps_cpu_sleepers **s)
 /* ---- looking ---- */
 
 struct ps_cpu_waits {
-    pthread_t thread;
+    ps_thread thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool stop;
@@ -180,7 +180,7 @@ void ps_cpu_waits_stop(ps_cpu_waits **out)
     w->stop = true;
     pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    pthread_join(w->thread, NULL);
+    ps_thread_join(&w->thread);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     free(w);
