@@ -356,13 +356,18 @@ class TurnTaking:
         self.thread.join()
 
 
+def as_prefix(env):
+    """Variables, as the prefix of a command line."""
+    return ["env", *(f"{name}={value}" for name, value in env.items())]
+
+
 class Preloaded:
     """What processes need to run with a library of tests/support before their own: variables (env), or a prefix of
     their command lines."""
 
     def __init__(self, library, **variables):
         self.env = {"LD_PRELOAD": f"{BIN}/lib{library}.so", "ASAN_OPTIONS": "verify_asan_link_order=0", **variables}
-        self.prefix = ["env", *(f"{name}={value}" for name, value in self.env.items())]
+        self.prefix = as_prefix(self.env)
 
 
 class SlowDevice(Preloaded):
@@ -415,11 +420,13 @@ class SlowDisk(Preloaded):
 
 class Faults:
     """Moments at which processes of a job are killed, stopped or held, see common/base/fault_point.h: of the form
-    [ROLE@]NAME:N:kill|stop|hold. env is what the job needs in its environment."""
+    [ROLE@]NAME:N:kill|stop|hold. env is what the job needs in its environment, prefix the same before its command
+    lines."""
 
     def __init__(self, folder, *armed):
         self.folder = folder
         self.env = {"PS_TEST_FAULT": ",".join(armed), "PS_TEST_FAULT_AT": folder}
+        self.prefix = as_prefix(self.env)
         os.makedirs(folder)
 
     def have_been(self):
