@@ -33,9 +33,21 @@ typedef struct rig {
 /* Runs the job to its end. Every worker and server must end well, unless the test expects
  * failures. */
 void rig_run(rig *r);
+/* The same of these servers and workers; after them, more fields of the rig. */
+#define rig_job(n_servers, n_workers, body, ...)                                         \
+    rig_run(&(rig){                                                                      \
+        .servers = (n_servers), .workers = (n_workers), .run = (body), __VA_ARGS__})
 
 /* A worker's options, for sessions that a test makes itself. */
 pstrain_options rig_options(const rig *r, int rank, const char **settings);
+
+/* n tensors of a list; after them, more fields of the table. */
+#define RIG_TABLE(list, n, ...)                                                          \
+    ((pstrain_table){.struct_size = sizeof(pstrain_table),                               \
+                     .tensors = (list),                                                  \
+                     .n_tensors = (n),                                                   \
+                     .tensor_size = sizeof *(list),                                      \
+                     __VA_ARGS__})
 
 /* Returns from the calling function with the status, when that is not 0. */
 #define RIG_TRY(call)                                                                    \

@@ -30,12 +30,7 @@ static const uint64_t counts[N_PARAMS] = {90 * 70, 90, 3 * 2 * 5 * 7 * 11};
 
 static pstrain_table table_of(const char *const *settings, int n)
 {
-    return (pstrain_table){.struct_size = sizeof(pstrain_table),
-                           .tensors = tensors,
-                           .n_tensors = N_TENSORS,
-                           .tensor_size = sizeof *tensors,
-                           .settings = settings,
-                           .n_settings = n};
+    return RIG_TABLE(tensors, N_TENSORS, .settings = settings, .n_settings = n);
 }
 
 static float gradient(int rank, uint64_t step, uint64_t i)
@@ -184,29 +179,17 @@ static int train_by_groups(rig_worker *w)
 TEST(test_groups)
 {
     static const char *const no_shm[] = {"exchange.shm=off"};
-    rig_run(&(rig){.servers = 1, .workers = 1, .run = train_by_groups});
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = train_by_groups});
-    rig_run(&(rig){.servers = 2,
-                   .workers = 3,
-                   .run = train_by_groups,
-                   .settings = no_shm,
-                   .n_settings = 1});
-    rig_run(&(rig){.servers = 2,
-                   .workers = 3,
-                   .run = train_by_groups,
-                   .settings = two_levels,
-                   .n_settings = 1});
+    rig_job(1, 1, train_by_groups);
+    rig_job(1, 2, train_by_groups);
+    rig_job(2, 3, train_by_groups, .settings = no_shm, .n_settings = 1);
+    rig_job(2, 3, train_by_groups, .settings = two_levels, .n_settings = 1);
     int mean;
     for (int levels = 0; levels < 2; levels++) // 2: a mean of the workers, not of hosts
-        rig_run(&(rig){.servers = 2,
-                       .workers = 2,
-                       .run = train_by_groups,
-                       .ctx = &mean,
-                       .settings = two_levels,
-                       .n_settings = levels});
-    rig_run(&(rig){.servers = 0, .workers = 1, .run = train_by_groups});
+        rig_job(2, 2, train_by_groups, .ctx = &mean, .settings = two_levels,
+                .n_settings = levels);
+    rig_job(0, 1, train_by_groups);
 #if PS_WITH_GLOO
-    rig_run(&(rig){.servers = 0, .workers = 2, .run = train_by_groups});
+    rig_job(0, 2, train_by_groups);
 #endif
 }
 
@@ -260,22 +243,17 @@ TEST(test_sums)
     sums half = {"optimizer.name=mean", "exchange.codec=none", 0.5f, 0};
     sums fp16 = {"optimizer.name=sum", "exchange.codec=fp16", 1, 2e-3f};
     sums int8 = {"optimizer.name=sum", "exchange.codec=int8", 1, 3e-2f};
-    rig_run(&(rig){.servers = 2, .workers = 2, .run = add_up, .ctx = &exact});
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = add_up, .ctx = &half});
-    rig_run(&(rig){.servers = 0, .workers = 1, .run = add_up, .ctx = &exact});
-    rig_run(&(rig){.servers = 1, .workers = 3, .run = add_up, .ctx = &fp16});
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = add_up, .ctx = &int8});
+    rig_job(2, 2, add_up, .ctx = &exact);
+    rig_job(1, 2, add_up, .ctx = &half);
+    rig_job(0, 1, add_up, .ctx = &exact);
+    rig_job(1, 3, add_up, .ctx = &fp16);
+    rig_job(1, 2, add_up, .ctx = &int8);
     sums *const levels[] = {&exact, &half, &int8};
     for (int i = 0; i < 3; i++)
-        rig_run(&(rig){.servers = 2,
-                       .workers = 2,
-                       .run = add_up,
-                       .ctx = levels[i],
-                       .settings = two_levels,
-                       .n_settings = 1});
+        rig_job(2, 2, add_up, .ctx = levels[i], .settings = two_levels, .n_settings = 1);
 #if PS_WITH_GLOO
-    rig_run(&(rig){.servers = 0, .workers = 2, .run = add_up, .ctx = &exact});
-    rig_run(&(rig){.servers = 0, .workers = 2, .run = add_up, .ctx = &half});
+    rig_job(0, 2, add_up, .ctx = &exact);
+    rig_job(0, 2, add_up, .ctx = &half);
 #endif
 }
 
@@ -565,7 +543,7 @@ static int use_badly(rig_worker *w)
 
 TEST(test_misuse)
 {
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = use_badly});
+    rig_job(1, 2, use_badly);
     assert_int_equal(pstrain_begin(NULL, NULL), PSTRAIN_ERR_ARG);
     pstrain_abort(NULL, "nothing");
     pstrain_destroy(NULL);
@@ -594,13 +572,8 @@ static void refuse_table(const pstrain_tensor *list, int n, const char *setting,
                          const char *text)
 {
     pstrain_session *s = alone();
-    const pstrain_table t = {.struct_size = sizeof t,
-                             .tensors = list,
-                             .n_tensors = n,
-                             .tensor_size = sizeof *list,
-                             .settings = &setting,
-                             .n_settings = setting != NULL,
-                             .mean = true};
+    const pstrain_table t = RIG_TABLE(list, n, .settings = &setting,
+                                      .n_settings = setting != NULL, .mean = true);
     rig_refused(pstrain_open(s, &t), PSTRAIN_ERR_CONFIG, text);
     rig_refused(pstrain_start(s), PSTRAIN_ERR_ARG, "has failed before");
     rig_refused(pstrain_close(s), PSTRAIN_ERR_ARG, "has failed before");
@@ -697,7 +670,7 @@ static int leave_early(rig_worker *w)
 
 TEST(test_leave_early)
 {
-    rig_run(&(rig){.servers = 2, .workers = 2, .run = leave_early});
+    rig_job(2, 2, leave_early);
 }
 
 static int soon(void *ctx)

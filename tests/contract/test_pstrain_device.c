@@ -157,13 +157,8 @@ static int program_open(program *p)
     pstrain_tensor tensors[N_PARAMS];
     for (int t = 0; t < N_PARAMS; t++)
         tensors[t] = (pstrain_tensor){.name = names[t], .shape = &shapes[t], .n_dims = 1};
-    const pstrain_table table = {.struct_size = sizeof table,
-                                 .tensors = tensors,
-                                 .n_tensors = N_PARAMS,
-                                 .tensor_size = sizeof *tensors,
-                                 .settings = settings,
-                                 .n_settings = 3,
-                                 .mean = 1};
+    const pstrain_table table =
+        RIG_TABLE(tensors, N_PARAMS, .settings = settings, .n_settings = 3, .mean = 1);
     const pstrain_device_options device = {.struct_size = sizeof device,
                                            .ordinal = p->w->rank,
                                            .dtypes = p->which->dtypes,
@@ -298,10 +293,7 @@ static int open_two(pstrain_session *s)
 {
     const pstrain_tensor tensors[] = {{.name = "a", .shape = shapes, .n_dims = 1},
                                       {.name = "b", .shape = shapes, .n_dims = 1}};
-    const pstrain_table table = {.struct_size = sizeof table,
-                                 .tensors = tensors,
-                                 .n_tensors = 2,
-                                 .tensor_size = sizeof *tensors};
+    const pstrain_table table = RIG_TABLE(tensors, 2);
     return pstrain_open(s, &table);
 }
 
@@ -335,8 +327,7 @@ static int fork_beside(rig_worker *w)
 
 TEST(test_children_get_no_pinned_memory)
 {
-    rig r = {.servers = 1, .workers = 1, .run = fork_beside};
-    rig_run(&r);
+    rig_job(1, 1, fork_beside);
     assert_int_equal(stand_in_cuda_open(), 0);
 }
 
@@ -361,14 +352,8 @@ TEST(test_copies_that_are_not_made_keep_their_arenas)
 {
     static const char *const soon[] = {"net.step_timeout_ms=1000"};
     device_case which = {.setting = chunks, .lacks = -1};
-    rig r = {.servers = 1,
-             .workers = 1,
-             .settings = soon,
-             .n_settings = 1,
-             .run = close_too_early,
-             .ctx = &which,
-             .fails = true};
-    rig_run(&r);
+    rig_job(1, 1, close_too_early, .settings = soon, .n_settings = 1, .ctx = &which,
+            .fails = true);
     assert_int_equal(stand_in_cuda_open(), 0);
 }
 
@@ -426,8 +411,7 @@ static int refuse(rig_worker *w)
 
 TEST(test_calls_at_the_wrong_time)
 {
-    rig r = {.servers = 1, .workers = 1, .run = refuse};
-    rig_run(&r);
+    rig_job(1, 1, refuse);
     assert_int_equal(stand_in_cuda_open(), 0);
 }
 

@@ -29,12 +29,8 @@ static int open_tensors(rig_worker *w, int kind, bool starts)
     static const int64_t shape[] = {300, 70};
     const pstrain_tensor tensors[] = {{.name = "a", .shape = shape, .n_dims = 2},
                                       {.name = "b", .shape = shape, .n_dims = 1}};
-    const pstrain_table table = {.struct_size = sizeof table,
-                                 .tensors = tensors,
-                                 .n_tensors = 2,
-                                 .tensor_size = sizeof *tensors,
-                                 .settings = settings[kind],
-                                 .n_settings = 2};
+    const pstrain_table table =
+        RIG_TABLE(tensors, 2, .settings = settings[kind], .n_settings = 2);
     RIG_TRY(pstrain_open(w->s, &table));
     memset(pstrain_params(w->s), 0, pstrain_arena_count(w->s) * sizeof(float));
     return starts ? pstrain_start(w->s) : 0;
@@ -149,7 +145,7 @@ static void count_warnings(void *ctx, ps_log_level level, const char *text)
 TEST(test_nobody_starts)
 {
     ps_log_set_sink(count_warnings, NULL, PS_LOG_WARN);
-    rig_run(&(rig){.servers = 2, .workers = WORKERS, .run = run_nothing});
+    rig_job(2, WORKERS, run_nothing);
     ps_log_set_sink(NULL, NULL, PS_LOG_WARN);
     assert_int_equal(n_warnings, 0);
 }

@@ -6,20 +6,19 @@
 
 enum { STEPS = 5, DIM = 3, WIDE = 20000, N = 7, SHARED = 4 };
 
-static const pstrain_rows_table tables[] = {
-    {.name = "bags",
-     .dim = DIM,
-     .optimizer = "sgd",
-     .lr = 0.5,
-     .init = "constant",
-     .scale = 1},
-    {.name = "rows",
-     .dim = WIDE,
-     .optimizer = "sgd",
-     .lr = 0.5,
-     .init = "constant",
-     .scale = 1},
-};
+#define TABLE(of, width)                                                                 \
+    {                                                                                    \
+        .name = (of), .dim = (width), .optimizer = "sgd", .lr = 0.5, .init = "constant", \
+        .scale = 1                                                                       \
+    }
+static const pstrain_rows_table tables[] = {TABLE("bags", DIM), TABLE("rows", WIDE)};
+
+/* n ids, whose rows come to `to`; after them, more of the lookup. */
+#define LOOKUP(of, n, to, ...)                                                           \
+    {                                                                                    \
+        .struct_size = sizeof(pstrain_rows_lookup), .ids = (of), .n_ids = (n),           \
+        .out = (to), __VA_ARGS__                                                         \
+    }
 
 /* A row's change in a step: rank r looks up ids r .. r + N - 1 of 0 .. N + 2. */
 static int lookups_of(int workers, int64_t id)
@@ -65,16 +64,10 @@ static int one_step(rig_worker *w, int step)
         offsets[i] = i;
         weights[i] = 1;
     }
-    pstrain_rows_lookup both[2] = {
-        {.struct_size = sizeof *both, .table = 1, .ids = ids, .n_ids = N, .out = wide},
-        {.struct_size = sizeof *both,
-         .mode = PSTRAIN_ROWS_SUM,
-         .ids = ids,
-         .n_ids = N,
-         .offsets = offsets,
-         .n_bags = N,
-         .weights = weights,
-         .out = bags}};
+    pstrain_rows_lookup both[2] = {LOOKUP(ids, N, wide, .table = 1),
+                                   LOOKUP(ids, N, bags, .mode = PSTRAIN_ROWS_SUM,
+                                          .offsets = offsets, .n_bags = N,
+                                          .weights = weights)};
     int status = pstrain_rows_pull(w->s, both, 2, 1, &ticket);
     if (!status) status = check_rows(wide, ids, N, WIDE, w->rig->workers, step);
     if (!status) status = check_rows(bags, ids, N, DIM, w->rig->workers, step);
@@ -151,8 +144,7 @@ static int loaded(rig_worker *w)
     static const double rates[2] = {0.5, 0.5};
     for (int i = 0; i < SHARED * DIM; i++)
         values[i] = (float)i;
-    const pstrain_rows_lookup all = {
-        .struct_size = sizeof all, .ids = ids, .n_ids = SHARED, .out = out};
+    const pstrain_rows_lookup all = LOOKUP(ids, SHARED, out);
     RIG_TRY(open_rows(w, tables, 2));
     RIG_TRY(pstrain_rows_prefetch(w->s, &all, 1));
     RIG_TRY(pstrain_rows_push(w->s, 1, rates));
@@ -174,8 +166,7 @@ static int loaded(rig_worker *w)
 
 TEST(rows_that_were_loaded)
 {
-    rig r = {.servers = 2, .workers = 2, .run = loaded};
-    rig_run(&r);
+    rig_job(2, 2, loaded);
 }
 
 /* Pages that go back into an emptied table are the same pages; candidates among them. */
@@ -221,8 +212,7 @@ static int restored(rig_worker *w)
 
 TEST(pages_go_back)
 {
-    rig r = {.servers = 2, .workers = 1, .run = restored};
-    rig_run(&r);
+    rig_job(2, 1, restored);
 }
 
 /* One partition with more rows than a page has, as they were loaded, by rising id. */
@@ -255,8 +245,7 @@ static int large_partition(rig_worker *w)
 
 TEST(rows_of_a_large_partition)
 {
-    rig r = {.servers = 2, .workers = 1, .run = large_partition};
-    rig_run(&r);
+    rig_job(2, 1, large_partition);
 }
 
 /* Where a rank has no samples: nothing is looked up, and arrays without elements are
@@ -276,8 +265,7 @@ static int empty(rig_worker *w)
 
 TEST(a_batch_without_samples)
 {
-    rig r = {.servers = 1, .workers = 1, .run = empty};
-    rig_run(&r);
+    rig_job(1, 1, empty);
 }
 
 /* Bytes of a worker in ROUNDS steps: ids, rows, gradients, and what belongs to messages.
@@ -293,8 +281,7 @@ static int bytes_of_table(rig_worker *w, int table)
     uint64_t ticket, before = 0;
     for (int i = 0; i < MANY; i++)
         ids[i] = INT64_C(1000003) * i;
-    const pstrain_rows_lookup all = {
-        .struct_size = sizeof all, .table = table, .ids = ids, .n_ids = MANY, .out = out};
+    const pstrain_rows_lookup all = LOOKUP(ids, MANY, out, .table = table);
     for (int step = 0; step <= ROUNDS; step++) {
         RIG_TRY(pstrain_rows_pull(w->s, &all, 1, 1, &ticket)); // after the step before it
         RIG_TRY(pstrain_stats_get(w->s, &stats));
@@ -331,12 +318,7 @@ static int bytes_by_codec(rig_worker *w)
 TEST(bytes_of_codecs)
 {
     static const char *const tcp[] = {"exchange.shm=off"};
-    rig r = {.servers = 2,
-             .workers = 1,
-             .run = bytes_by_codec,
-             .settings = tcp,
-             .n_settings = 1};
-    rig_run(&r);
+    rig_job(2, 1, bytes_by_codec, .settings = tcp, .n_settings = 1);
 }
 
 /* Of a job whose servers keep each other's rows: points after all steps, one of which is
@@ -366,12 +348,7 @@ static int kept_twice(rig_worker *w)
 TEST(rows_that_are_kept_twice)
 {
     static const char *const buddy[] = {"rows.buddy=true"};
-    rig r = {.servers = 2,
-             .workers = 2,
-             .run = kept_twice,
-             .settings = buddy,
-             .n_settings = 1};
-    rig_run(&r);
+    rig_job(2, 2, kept_twice, .settings = buddy, .n_settings = 1);
 }
 
 /* A job that has gone back ends while rows of a step are on their way that it does not
@@ -382,8 +359,7 @@ static int ends_after_going_back(rig_worker *w)
     float out[DIM];
     uint64_t ticket;
     const int64_t id = 5;
-    const pstrain_rows_lookup one = {
-        .struct_size = sizeof one, .ids = &id, .n_ids = 1, .out = out};
+    const pstrain_rows_lookup one = LOOKUP(&id, 1, out);
     pstrain_rows_point point = {.struct_size = sizeof point, .point = 1};
     RIG_TRY(open_rows(w, tables, 2));
     if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
@@ -401,8 +377,7 @@ static int ends_after_going_back(rig_worker *w)
 
 TEST(the_end_after_going_back)
 {
-    rig r = {.servers = 2, .workers = 2, .run = ends_after_going_back};
-    rig_run(&r);
+    rig_job(2, 2, ends_after_going_back);
 }
 
 /* One rank has pushed a step that the other has not made. What it then asks for ahead is
@@ -454,11 +429,7 @@ static int first_rows(rig_worker *w)
     }
     RIG_TRY(open_rows(w, all, 3));
     for (int i = 0; i < 3; i++) {
-        const pstrain_rows_lookup l = {.struct_size = sizeof l,
-                                       .table = i,
-                                       .ids = ids,
-                                       .n_ids = SHARED,
-                                       .out = wanted};
+        const pstrain_rows_lookup l = LOOKUP(ids, SHARED, wanted, .table = i);
         RIG_TRY(pstrain_rows_pull(w->s, &l, 1, 0, &ticket));
         RIG_TRY(pstrain_rows_first(&all[i], sizeof all[i], i, ids, SHARED, got));
         if (memcmp(got, wanted, sizeof got) != 0) return PSTRAIN_ERR_INTERNAL;
@@ -473,8 +444,7 @@ static int first_rows(rig_worker *w)
 
 TEST(first_rows_without_a_job)
 {
-    rig r = {.servers = 1, .workers = 1, .run = first_rows};
-    rig_run(&r);
+    rig_job(1, 1, first_rows);
 }
 
 /* Nothing of it changes anything. */
@@ -484,7 +454,7 @@ static int refusals(rig_worker *w)
     float out[2 * DIM];
     uint64_t ticket;
     const double rates[2] = {0.5, -1};
-    pstrain_rows_lookup l = {.struct_size = sizeof l, .ids = ids, .n_ids = 2, .out = out};
+    pstrain_rows_lookup l = LOOKUP(ids, 2, out);
     rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG, "");
     RIG_TRY(open_rows(w, tables, 2));
     rig_refused(pstrain_rows_pull(w->s, &l, 1, 1, &ticket), PSTRAIN_ERR_ARG,
@@ -530,8 +500,7 @@ static int refusals(rig_worker *w)
 
 TEST(what_is_refused)
 {
-    rig r = {.servers = 1, .workers = 1, .run = refusals};
-    rig_run(&r);
+    rig_job(1, 1, refusals);
 }
 
 static int tables_differ(rig_worker *w)

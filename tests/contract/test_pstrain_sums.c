@@ -92,9 +92,9 @@ static int collect(rig_worker *w)
 
 TEST(test_collectives)
 {
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = collect});
-    rig_run(&(rig){.servers = 0, .workers = 3, .run = collect});
-    rig_run(&(rig){.servers = 0, .workers = 1, .run = collect});
+    rig_job(1, 2, collect);
+    rig_job(0, 3, collect);
+    rig_job(0, 1, collect);
 }
 
 /* Workers that call different things: an error for each, and then they go on. */
@@ -123,7 +123,7 @@ static int disagree(rig_worker *w)
 
 TEST(test_disagree)
 {
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = disagree});
+    rig_job(1, 2, disagree);
 }
 
 /* --- the reducer ------------------------------------------------------------------- */
@@ -239,10 +239,9 @@ static int reduce(rig_worker *w)
 TEST(test_reducer)
 {
     static const char *const no_shm[] = {"exchange.shm=off"};
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = reduce});
-    rig_run(&(rig){
-        .servers = 2, .workers = 3, .run = reduce, .settings = no_shm, .n_settings = 1});
-    rig_run(&(rig){.servers = 0, .workers = 1, .run = reduce});
+    rig_job(1, 2, reduce);
+    rig_job(2, 3, reduce, .settings = no_shm, .n_settings = 1);
+    rig_job(0, 1, reduce);
 }
 
 /* Sums differ much from one use of a slot to the next, and must not mix. */
@@ -268,8 +267,8 @@ static int reduce_coded(rig_worker *w)
 TEST(test_coded)
 {
     static char int8[] = "exchange.codec=int8", bf16[] = "exchange.codec=bf16";
-    rig_run(&(rig){.servers = 1, .workers = 2, .run = reduce_coded, .ctx = int8});
-    rig_run(&(rig){.servers = 2, .workers = 2, .run = reduce_coded, .ctx = bf16});
+    rig_job(1, 2, reduce_coded, .ctx = int8);
+    rig_job(2, 2, reduce_coded, .ctx = bf16);
 }
 
 static int sizes_differ(rig_worker *w)

@@ -34,13 +34,8 @@ static int open_table(rig_worker *w, int k, const pstrain_state *before)
     pstrain_tensor tensors[MOST];
     for (int i = 0; i < MOST; i++)
         tensors[i] = (pstrain_tensor){.name = names[i], .shape = shape, .n_dims = 1};
-    const pstrain_table table = {.struct_size = sizeof table,
-                                 .tensors = tensors,
-                                 .n_tensors = tensors_of(k),
-                                 .tensor_size = sizeof *tensors,
-                                 .settings = momentum,
-                                 .n_settings = 3,
-                                 .resume = before};
+    const pstrain_table table = RIG_TABLE(tensors, tensors_of(k), .settings = momentum,
+                                          .n_settings = 3, .resume = before);
     RIG_TRY(pstrain_open(w->s, &table));
     for (int i = 0; i < tensors_of(k); i++)
         for (int e = 0; e < COUNT; e++)
@@ -104,14 +99,12 @@ static int grow(rig_worker *w)
 TEST(test_longer_tables)
 {
     static const char *const sockets[] = {"exchange.shm=off"};
-    rig_run(&(rig){.servers = 2, .workers = 2, .run = grow});
-    rig_run(&(rig){
-        .servers = 1, .workers = 3, .run = grow, .settings = sockets, .n_settings = 1});
-    rig_run(&(rig){.servers = 0, .workers = 1, .run = grow});
+    rig_job(2, 2, grow);
+    rig_job(1, 3, grow, .settings = sockets, .n_settings = 1);
+    rig_job(0, 1, grow);
 #if PS_WITH_GLOO
     static const char *const gloo[] = {"exchange.name=gloo"};
-    rig_run(&(rig){
-        .servers = 0, .workers = 2, .run = grow, .settings = gloo, .n_settings = 1});
+    rig_job(0, 2, grow, .settings = gloo, .n_settings = 1);
 #endif
 }
 

@@ -27,15 +27,17 @@ static int await(pstrain_transfer **t)
     return status;
 }
 
+#define TRANSFER(what, of_ranks, ...)                                                    \
+    ((pstrain_transfer_options){.struct_size = sizeof(pstrain_transfer_options),         \
+                                .call = (what),                                          \
+                                .parts = (of_ranks),                                     \
+                                __VA_ARGS__})
+
 static int begin(pstrain_comm *c, int call, const pstrain_part *parts, int peer,
                  uint64_t tag, pstrain_transfer **t)
 {
-    const pstrain_transfer_options o = {.struct_size = sizeof o,
-                                        .call = call,
-                                        .peer = peer,
-                                        .tag = tag,
-                                        .parts = parts,
-                                        .op = PSTRAIN_SUM};
+    const pstrain_transfer_options o =
+        TRANSFER(call, parts, .peer = peer, .tag = tag, .op = PSTRAIN_SUM);
     return pstrain_transfer_begin(c, &o, t);
 }
 
@@ -76,10 +78,8 @@ static int begin_all_reduce(rig_worker *w, pstrain_comm *c, float *x,
         const uint64_t bytes = (uint64_t)(to - from) * sizeof *x;
         parts[r] = (pstrain_part){x + from, bytes, x + from, bytes};
     }
-    const pstrain_transfer_options o = {.struct_size = sizeof o,
-                                        .call = PSTRAIN_CALL_ALL_REDUCE,
-                                        .parts = parts,
-                                        .gathers = 1};
+    const pstrain_transfer_options o =
+        TRANSFER(PSTRAIN_CALL_ALL_REDUCE, parts, .gathers = 1);
     return pstrain_transfer_begin(c, &o, t);
 }
 
@@ -201,11 +201,8 @@ static int some(rig_worker *w)
     const int own = w->rank == n - 1 ? 0 : 1;
     parts[own].recv = sums;
     parts[own].recv_bytes = sizeof sums;
-    const pstrain_transfer_options o = {.struct_size = sizeof o,
-                                        .call = PSTRAIN_CALL_REDUCE_SCATTER,
-                                        .parts = parts,
-                                        .dtype = PSTRAIN_FLOAT64,
-                                        .op = PSTRAIN_AVG};
+    const pstrain_transfer_options o = TRANSFER(
+        PSTRAIN_CALL_REDUCE_SCATTER, parts, .dtype = PSTRAIN_FLOAT64, .op = PSTRAIN_AVG);
     RIG_TRY(pstrain_transfer_begin(c, &o, &t));
     RIG_TRY(await(&t));
     pstrain_comm_destroy(&c);
@@ -230,17 +227,14 @@ static int transfer_everything(rig_worker *w)
 TEST(through_shared_memory)
 {
     for (int workers = 2; workers <= 4; workers++) {
-        rig r = {.workers = workers, .run = transfer_everything};
-        rig_run(&r);
+        rig_job(0, workers, transfer_everything);
     }
 }
 
 TEST(by_tcp)
 {
     static const char *const settings[] = {"exchange.shm=off"};
-    rig r = {
-        .workers = 3, .settings = settings, .n_settings = 1, .run = transfer_everything};
-    rig_run(&r);
+    rig_job(0, 3, transfer_everything, .settings = settings, .n_settings = 1);
 }
 
 /* --- who makes them go on ---------------------------------------------------------- */
@@ -274,8 +268,7 @@ static int wait_alone(rig_worker *w)
 
 TEST(they_go_on_though_nobody_waits)
 {
-    rig r = {.workers = 2, .run = wait_alone};
-    rig_run(&r);
+    rig_job(0, 2, wait_alone);
 }
 
 typedef struct receiver {
@@ -342,11 +335,7 @@ TEST(two_threads_wait)
 {
     static const char *const by_tcp[] = {"exchange.shm=off"};
     for (int n = 0; n < 2; n++) {
-        rig r = {.workers = 2,
-                 .settings = by_tcp,
-                 .n_settings = n,
-                 .run = wait_in_two_threads};
-        rig_run(&r);
+        rig_job(0, 2, wait_in_two_threads, .settings = by_tcp, .n_settings = n);
     }
 }
 
@@ -406,10 +395,8 @@ static int go_on(rig_worker *w)
         pstrain_part parts[RIG_WORKERS_MAX];
         for (int r = 0; r < w->rig->workers; r++)
             parts[r] = r ? (pstrain_part){0} : (pstrain_part){&cut, 4, &cut, 4};
-        const pstrain_transfer_options o = {.struct_size = sizeof o,
-                                            .call = PSTRAIN_CALL_ALL_REDUCE,
-                                            .parts = parts,
-                                            .gathers = 1};
+        const pstrain_transfer_options o =
+            TRANSFER(PSTRAIN_CALL_ALL_REDUCE, parts, .gathers = 1);
         pstrain_transfer *t;
         RIG_TRY(pstrain_transfer_begin(c, &o, &t));
         RIG_TRY(await(&t));
@@ -464,8 +451,7 @@ static int call_others(rig_worker *w)
 
 TEST(members_that_call_other_things_are_told)
 {
-    rig r = {.workers = 2, .run = call_others};
-    rig_run(&r);
+    rig_job(0, 2, call_others);
 }
 
 static int never_come(rig_worker *w)
