@@ -65,10 +65,22 @@ typedef struct test_run_result {
 
 #define OVERFLOWS(some) .overflows = {(some), sizeof(some) / sizeof *(some)}
 
+/* Options of a job with servers; after their numbers, more options. */
+#define PS_JOB(n_servers, n_workers, ...)                                                \
+    {                                                                                    \
+        .exchange = PS_EXCHANGE_PS, .servers = (n_servers), .workers = (n_workers),      \
+        __VA_ARGS__                                                                      \
+    }
+
 /* Runs the job to its end, successful or not. */
 void test_run(const test_run_options *options, test_run_result *out);
 void test_run_fini(test_run_result *result, int workers);
 /* Runs the job and checks that every rank ends with the weights of the serial loop. */
 void test_run_check_bits(const test_run_options *options);
+#define check_ps_bits(...) test_run_check_bits(&(test_run_options)PS_JOB(__VA_ARGS__))
+/* Of a worker without an exchange. */
+#define check_bits_alone(...)                                                            \
+    test_run_check_bits(                                                                 \
+        &(test_run_options){.exchange = PS_EXCHANGE_NONE, .workers = 1, __VA_ARGS__})
 
 #endif

@@ -9,30 +9,20 @@ TEST(tcp_any_size)
                                          "exchange.chunk=0"};
     for (int workers = 1; workers <= 4; workers++)
         for (int servers = 1; servers <= 3; servers++) {
-            const test_run_options options = {
-                .exchange = PS_EXCHANGE_PS,
-                .servers = servers,
-                .workers = workers,
-                .sleeps = (unsigned)(workers * 10 + servers),
-                SETS("exchange.shm=off", chunks[(workers + servers) % 2],
-                     "optimizer.name=adamw", "optimizer.lr=0.01",
-                     "schedule.name=cosine")};
-            test_run_check_bits(&options);
+            check_ps_bits(servers, workers, .sleeps = (unsigned)(workers * 10 + servers),
+                          SETS("exchange.shm=off", chunks[(workers + servers) % 2],
+                               "optimizer.name=adamw", "optimizer.lr=0.01",
+                               "schedule.name=cosine"));
         }
 }
 
 TEST(tcp_several_shards_a_server)
 {
     for (int workers = 2; workers <= 3; workers++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = workers,
-            .sleeps = 3,
-            SETS("exchange.shm=off", "server.shards=2", "optimizer.name=sgd",
-                 "optimizer.lr=0.05", "optimizer.momentum=0.9", "optimizer.nesterov=true",
-                 "optimizer.weight_decay=0.01")};
-        test_run_check_bits(&options);
+        check_ps_bits(2, workers, .sleeps = 3,
+                      SETS("exchange.shm=off", "server.shards=2", "optimizer.name=sgd",
+                           "optimizer.lr=0.05", "optimizer.momentum=0.9",
+                           "optimizer.nesterov=true", "optimizer.weight_decay=0.01"));
     }
 }
 
@@ -58,14 +48,9 @@ TEST(clipping)
 {
     static const char *const shm[] = {"exchange.shm=off", "exchange.shm=on"};
     for (int i = 0; i < 4; i++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = 1 + i,
-            .sleeps = i % 2 ? 5 : 0,
-            SETS(shm[i % 2], "server.shards=2", "optimizer.name=adamw",
-                 "optimizer.clip_norm=1.5", "exchange.credit=20000")};
-        test_run_check_bits(&options);
+        check_ps_bits(2, 1 + i, .sleeps = i % 2 ? 5 : 0,
+                      SETS(shm[i % 2], "server.shards=2", "optimizer.name=adamw",
+                           "optimizer.clip_norm=1.5", "exchange.credit=20000"));
     }
 }
 
@@ -75,21 +60,11 @@ TEST(ranges_of_gradients)
     static const char *const clip[] = {"optimizer.clip_norm=0",
                                        "optimizer.clip_norm=1.5"};
     for (int i = 0; i < 4; i++) {
-        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                          .servers = 2,
-                                          .workers = 1 + i,
-                                          .sleeps = i % 2 ? 5 : 0,
-                                          .pieces = 1 + (unsigned)i,
-                                          SETS(shm[i % 2], clip[i / 2],
-                                               "exchange.chunk=16384",
-                                               "optimizer.name=adamw")};
-        test_run_check_bits(&options);
+        check_ps_bits(2, 1 + i, .sleeps = i % 2 ? 5 : 0, .pieces = 1 + (unsigned)i,
+                      SETS(shm[i % 2], clip[i / 2], "exchange.chunk=16384",
+                           "optimizer.name=adamw"));
     }
-    const test_run_options alone = {.exchange = PS_EXCHANGE_NONE,
-                                    .workers = 1,
-                                    .pieces = 7,
-                                    SETS("optimizer.name=adam", "schedule.name=linear")};
-    test_run_check_bits(&alone);
+    check_bits_alone(.pieces = 7, SETS("optimizer.name=adam", "schedule.name=linear"));
 }
 
 /* Also where cores are short, and a shard is woken with the last gradients of a step. */
@@ -98,13 +73,10 @@ TEST(shared_memory)
     static const char *const threads[] = {"train.threads=1", "train.threads=1024"};
     for (int i = 0; i < 8; i++) {
         const int workers = 1 + i / 2;
-        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                          .servers = 1 + workers % 3,
-                                          .workers = workers,
-                                          .sleeps = workers % 2 ? 9 : 0,
-                                          SETS("exchange.shm=on", threads[i % 2],
-                                               "optimizer.name=adamw", "server.shards=2",
-                                               "exchange.chunk=16384")};
+        const test_run_options options =
+            PS_JOB(1 + workers % 3, workers, .sleeps = workers % 2 ? 9 : 0,
+                   SETS("exchange.shm=on", threads[i % 2], "optimizer.name=adamw",
+                        "server.shards=2", "exchange.chunk=16384"));
         test_run_result result;
         test_run(&options, &result);
         for (int r = 0; r < workers; r++) {
@@ -121,15 +93,10 @@ TEST(shared_memory)
 TEST(memory_and_sockets)
 {
     for (unsigned sockets = 1; sockets < 7; sockets++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = 3,
-            .sleeps = sockets,
-            .sockets = sockets,
+        check_ps_bits(
+            2, 3, .sleeps = sockets, .sockets = sockets,
             SETS(sockets % 2 ? "optimizer.clip_norm=0" : "optimizer.clip_norm=1.5",
-                 "optimizer.name=adamw", "exchange.chunk=16384")};
-        test_run_check_bits(&options);
+                 "optimizer.name=adamw", "exchange.chunk=16384"));
     }
 }
 
@@ -139,25 +106,14 @@ TEST(small_credits)
     static const char *const credits[] = {"exchange.credit=1", "exchange.credit=17000",
                                           "exchange.credit=40000"};
     for (int i = 0; i < 3; i++) {
-        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                          .servers = 1,
-                                          .workers = 2,
-                                          SETS("exchange.shm=off", credits[i])};
-        test_run_check_bits(&options);
+        check_ps_bits(1, 2, SETS("exchange.shm=off", credits[i]));
     }
 }
 
 TEST(without_exchange)
 {
-    const test_run_options plain = {.exchange = PS_EXCHANGE_NONE,
-                                    .workers = 1,
-                                    SETS("optimizer.name=adam", "schedule.name=linear")};
-    test_run_check_bits(&plain);
-    const test_run_options clip = {
-        .exchange = PS_EXCHANGE_NONE,
-        .workers = 1,
-        SETS("optimizer.name=adamw", "optimizer.clip_norm=0.5")};
-    test_run_check_bits(&clip);
+    check_bits_alone(SETS("optimizer.name=adam", "schedule.name=linear"));
+    check_bits_alone(SETS("optimizer.name=adamw", "optimizer.clip_norm=0.5"));
 }
 
 TEST(a_nan_ends_the_job_and_is_named)
@@ -165,11 +121,8 @@ TEST(a_nan_ends_the_job_and_is_named)
     static const char *const ways[] = {"exchange.shm=off", "exchange.shm=on",
                                        "exchange.codec=int8", "exchange.codec=topk"};
     for (int i = 0; i < 4; i++) {
-        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                          .servers = 2,
-                                          .workers = 2,
-                                          .fault = TEST_FAULT_NAN,
-                                          SETS(ways[i])};
+        const test_run_options options =
+            PS_JOB(2, 2, .fault = TEST_FAULT_NAN, SETS(ways[i]));
         test_run_result result;
         test_run(&options, &result);
         for (int r = 0; r < 2; r++) {
@@ -186,12 +139,9 @@ TEST(a_nan_ends_the_job_and_is_named)
 
 TEST(a_stopped_worker_is_noticed)
 {
-    const test_run_options options = {
-        .exchange = PS_EXCHANGE_PS,
-        .servers = 1,
-        .workers = 2,
-        .fault = TEST_FAULT_STOPPED,
-        SETS("exchange.shm=off", "net.step_timeout_ms=4000")};
+    const test_run_options options =
+        PS_JOB(1, 2, .fault = TEST_FAULT_STOPPED,
+               SETS("exchange.shm=off", "net.step_timeout_ms=4000"));
     test_run_result result;
     test_run(&options, &result);
     assert_int_equal(result.rank[0].err, PS_ERR_TIMEOUT);
@@ -204,11 +154,6 @@ TEST(a_stopped_worker_is_noticed)
 
 TEST(a_lost_goodbye_ends_no_finished_job)
 {
-    const test_run_options options = {
-        .exchange = PS_EXCHANGE_PS,
-        .servers = 2,
-        .workers = 2,
-        .fault = TEST_FAULT_NO_BYE,
-        SETS("server.shards=2", "net.step_timeout_ms=4000")};
-    test_run_check_bits(&options);
+    check_ps_bits(2, 2, .fault = TEST_FAULT_NO_BYE,
+                  SETS("server.shards=2", "net.step_timeout_ms=4000"));
 }

@@ -48,14 +48,12 @@ TEST(codecs)
         {"exchange.codec=topk", 1.0, 0.32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = 3,
-            SETS(cases[i].set, "exchange.topk=0.125", "exchange.codec_warmup=0",
-                 "exchange.codec_cooldown=0", "exchange.codec_min=1024",
-                 "optimizer.name=sgd", "optimizer.lr=0.01",
-                 i % 2 ? "optimizer.clip_norm=0" : "optimizer.clip_norm=5")};
+        test_run_options options =
+            PS_JOB(2, 3,
+                   SETS(cases[i].set, "exchange.topk=0.125", "exchange.codec_warmup=0",
+                        "exchange.codec_cooldown=0", "exchange.codec_min=1024",
+                        "optimizer.name=sgd", "optimizer.lr=0.01",
+                        i % 2 ? "optimizer.clip_norm=0" : "optimizer.clip_norm=5"));
         test_run_result a, b;
         test_run(&options, &a);
         options.sleeps = 17;
@@ -88,13 +86,11 @@ TEST(cooldown_brings_what_was_kept)
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         double error[2];
         for (int cooldown = 0; cooldown < 2; cooldown++) {
-            const test_run_options options = {
-                .exchange = PS_EXCHANGE_PS,
-                .servers = 2,
-                .workers = 2,
+            const test_run_options options = PS_JOB(
+                2, 2,
                 SETS(sets[i], "exchange.codec_warmup=2", "exchange.codec_min=1024",
                      cooldown ? "exchange.codec_cooldown=1" : "exchange.codec_cooldown=0",
-                     "optimizer.name=sgd", "optimizer.lr=0.01")};
+                     "optimizer.name=sgd", "optimizer.lr=0.01"));
             test_run_result result;
             test_run(&options, &result);
             if (result.rank[0].err != PS_OK) fail_msg("%s", result.rank[0].text);
@@ -138,15 +134,11 @@ static double distance_from_best(const ps_config *cfg, const float *params, int 
 static double left_after_300_steps(const char *codec, const char *warmup,
                                    const char *optimizer, const char *lr)
 {
-    const test_run_options options = {
-        .exchange = PS_EXCHANGE_PS,
-        .servers = 2,
-        .workers = 2,
-        .steps = 300,
-        .quadratic = true,
+    const test_run_options options = PS_JOB(
+        2, 2, .steps = 300, .quadratic = true,
         SETS(SMALL_MODEL, codec, warmup, optimizer, lr, "exchange.shm=off",
              "exchange.topk=0.125", "exchange.codec_min=0", "exchange.codec_cooldown=0",
-             "optimizer.weight_decay=0", "schedule.name=linear")};
+             "optimizer.weight_decay=0", "schedule.name=linear"));
     test_run_result result;
     test_run(&options, &result);
     test_job job;
@@ -201,16 +193,13 @@ TEST(codecs_any_servers)
             "exchange.chunk=16KiB", "exchange.chunk=1MiB", "exchange.chunk=64KiB"};
         float *first = NULL;
         for (int servers = 1; servers <= 3; servers++) {
-            const test_run_options options = {
-                .exchange = PS_EXCHANGE_PS,
-                .servers = servers,
-                .workers = 2 + (int)i % 2,
-                .sleeps = (unsigned)servers * 7,
-                .pieces = servers == 3 ? 5 : 0,
-                SETS(sets[i], servers == 2 ? "server.shards=2" : "server.shards=1",
-                     chunks[servers - 1], "exchange.codec_warmup=2",
-                     "exchange.codec_cooldown=2", "exchange.codec_min=1024",
-                     "optimizer.name=adamw")};
+            const test_run_options options =
+                PS_JOB(servers, 2 + (int)i % 2, .sleeps = (unsigned)servers * 7,
+                       .pieces = servers == 3 ? 5 : 0,
+                       SETS(sets[i], servers == 2 ? "server.shards=2" : "server.shards=1",
+                            chunks[servers - 1], "exchange.codec_warmup=2",
+                            "exchange.codec_cooldown=2", "exchange.codec_min=1024",
+                            "optimizer.name=adamw"));
             test_run_result result;
             test_run(&options, &result);
             for (int r = 0; r < options.workers; r++) {

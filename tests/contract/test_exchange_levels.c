@@ -15,16 +15,11 @@ TEST(any_servers_shards_chunks)
     static const char *const shards[] = {"server.shards=1", "server.shards=2"};
     for (int servers = 1; servers <= 3; servers++)
         for (int i = 0; i < 2; i++) {
-            const test_run_options options = {
-                .exchange = PS_EXCHANGE_PS,
-                .servers = servers,
-                .workers = 4,
-                .sleeps = i ? (unsigned)servers : 0,
-                .pieces = i ? 0 : (unsigned)servers,
-                HOSTS(0, 0, 1, 1),
-                SETS(LEVELS, chunks[(servers + i) % 3], shards[i], "optimizer.name=adamw",
-                     "optimizer.lr=0.01", "schedule.name=cosine")};
-            test_run_check_bits(&options);
+            check_ps_bits(servers, 4, .sleeps = i ? (unsigned)servers : 0,
+                          .pieces = i ? 0 : (unsigned)servers, HOSTS(0, 0, 1, 1),
+                          SETS(LEVELS, chunks[(servers + i) % 3], shards[i],
+                               "optimizer.name=adamw", "optimizer.lr=0.01",
+                               "schedule.name=cosine"));
         }
 }
 
@@ -35,26 +30,18 @@ TEST(any_hosts)
     static const int hosts[][4] = {{0, 0, 0, 1}, {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0},
                                    {0, 0, 0, 0}, {0, 1, 2, 3}, {0, 1, 1, 2}};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = 4,
-            .sleeps = 3 + (unsigned)i,
-            .hosts = hosts[i],
+        check_ps_bits(
+            2, 4, .sleeps = 3 + (unsigned)i, .hosts = hosts[i],
             SETS(LEVELS, i % 2 ? "optimizer.clip_norm=0" : "optimizer.clip_norm=1.5",
-                 "exchange.chunk=16384", "optimizer.name=sgd", "optimizer.momentum=0.9")};
-        test_run_check_bits(&options);
+                 "exchange.chunk=16384", "optimizer.name=sgd", "optimizer.momentum=0.9"));
     }
 }
 
 /* If every host has one worker, or one host has all, sums have the flat order. */
 TEST(one_host_of_servers_and_workers)
 {
-    const test_run_options options = {
-        .exchange = PS_EXCHANGE_PS,
-        .servers = 2,
-        .workers = 4,
-        SETS(LEVELS, "exchange.shm=on", "server.shards=2", "optimizer.name=adamw")};
+    const test_run_options options = PS_JOB(
+        2, 4, SETS(LEVELS, "exchange.shm=on", "server.shards=2", "optimizer.name=adamw"));
     test_run_result result;
     test_run(&options, &result);
     for (int r = 0; r < 4; r++) {
@@ -76,11 +63,8 @@ static uint64_t pushes(const test_run_result *result, int servers)
 /* Only leaders send. A leader sends as much as a worker that is alone on its host. */
 TEST(a_host_crosses_the_network_once)
 {
-    test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                .servers = 1,
-                                .workers = 4,
-                                HOSTS(0, 0, 1, 1),
-                                SETS(LEVELS, "exchange.chunk=16384")};
+    test_run_options options =
+        PS_JOB(1, 4, HOSTS(0, 0, 1, 1), SETS(LEVELS, "exchange.chunk=16384"));
     test_run_result four, two;
     test_run(&options, &four);
     options.workers = 2;
@@ -103,16 +87,10 @@ TEST(loss_scaling)
     static const test_overflow overflows[] = {
         {0, 1, INFINITY}, {2, 0, 3e38f}, {2, 1, 3e38f}, {3, 3, NAN}};
     for (int i = 0; i < 2; i++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = 4,
-            .sleeps = 1 + (unsigned)i,
-            HOSTS(0, 0, 1, 1),
-            OVERFLOWS(overflows),
+        check_ps_bits(
+            2, 4, .sleeps = 1 + (unsigned)i, HOSTS(0, 0, 1, 1), OVERFLOWS(overflows),
             SETS(LEVELS, i ? "optimizer.clip_norm=1.5" : "optimizer.clip_norm=0",
-                 "optimizer.name=adamw", "loss_scale.use=on", "loss_scale.interval=2")};
-        test_run_check_bits(&options);
+                 "optimizer.name=adamw", "loss_scale.use=on", "loss_scale.interval=2"));
     }
 }
 
@@ -123,13 +101,10 @@ TEST(codecs)
                                        "exchange.codec=int4", "exchange.codec=onebit",
                                        "exchange.codec=topk"};
     for (int i = 0; i < (int)(sizeof sets / sizeof *sets); i++) {
-        test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 1 + i % 2,
-            .workers = 4,
-            HOSTS(0, 0, 1, 1),
+        test_run_options options = PS_JOB(
+            1 + i % 2, 4, HOSTS(0, 0, 1, 1),
             SETS(LEVELS, sets[i], "exchange.codec_warmup=1", "exchange.codec_cooldown=1",
-                 "exchange.codec_min=1024", "optimizer.name=sgd", "optimizer.lr=0.01")};
+                 "exchange.codec_min=1024", "optimizer.name=sgd", "optimizer.lr=0.01"));
         test_run_result a, b;
         test_run(&options, &a);
         options.sleeps = 17;
@@ -146,12 +121,8 @@ TEST(codecs)
 
 TEST(a_nan_ends_the_job_and_is_named)
 {
-    const test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                      .servers = 2,
-                                      .workers = 4,
-                                      .fault = TEST_FAULT_NAN,
-                                      HOSTS(0, 0, 1, 1),
-                                      SETS(LEVELS)};
+    const test_run_options options =
+        PS_JOB(2, 4, .fault = TEST_FAULT_NAN, HOSTS(0, 0, 1, 1), SETS(LEVELS));
     test_run_result result;
     test_run(&options, &result);
     for (int r = 0; r < 4; r++) {
@@ -166,12 +137,9 @@ TEST(a_nan_ends_the_job_and_is_named)
 /* Its leader names it: no other worker sees it. */
 TEST(a_stopped_worker_is_named)
 {
-    const test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                      .servers = 1,
-                                      .workers = 2,
-                                      .fault = TEST_FAULT_STOPPED,
-                                      HOSTS(0, 0),
-                                      SETS(LEVELS, "net.step_timeout_ms=5000")};
+    const test_run_options options =
+        PS_JOB(1, 2, .fault = TEST_FAULT_STOPPED, HOSTS(0, 0),
+               SETS(LEVELS, "net.step_timeout_ms=5000"));
     test_run_result result;
     test_run(&options, &result);
     assert_int_equal(result.rank[0].err, PS_ERR_TIMEOUT);

@@ -20,24 +20,15 @@ TEST(a_step_that_overflows_is_skipped_everywhere)
                                        "loss_scale.init=1234.5"};
     for (int workers = 1; workers <= 3; workers++)
         for (int i = 0; i < 4; i++) {
-            const test_run_options options = {
-                .exchange = PS_EXCHANGE_PS,
-                .servers = 1 + (i + workers) % 3,
-                .workers = workers,
-                .sleeps = (unsigned)(i + workers),
-                OVERFLOWS(some_overflows),
-                SETS(ways[i], "server.shards=2", "optimizer.name=adamw",
-                     "schedule.name=linear", "loss_scale.use=on",
-                     "loss_scale.interval=2")};
-            test_run_check_bits(&options);
+            check_ps_bits(1 + (i + workers) % 3, workers,
+                          .sleeps = (unsigned)(i + workers), OVERFLOWS(some_overflows),
+                          SETS(ways[i], "server.shards=2", "optimizer.name=adamw",
+                               "schedule.name=linear", "loss_scale.use=on",
+                               "loss_scale.interval=2"));
         }
-    const test_run_options alone = {.exchange = PS_EXCHANGE_NONE,
-                                    .workers = 1,
-                                    OVERFLOWS(some_overflows),
-                                    SETS("optimizer.name=adam", "loss_scale.use=on",
-                                         "loss_scale.init=777",
-                                         "optimizer.clip_norm=1.5")};
-    test_run_check_bits(&alone);
+    check_bits_alone(OVERFLOWS(some_overflows),
+                     SETS("optimizer.name=adam", "loss_scale.use=on",
+                          "loss_scale.init=777", "optimizer.clip_norm=1.5"));
 }
 
 /* Powers of two scale without rounding, so the results are those without a scale. */
@@ -46,11 +37,8 @@ TEST(a_scale_that_nothing_overflows_changes_no_bit)
     static const char *const scales[] = {"loss_scale.use=off", "loss_scale.use=on"};
     test_run_result result[2];
     for (int i = 0; i < 2; i++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = 2,
-            SETS(scales[i], "optimizer.momentum=0.9", "optimizer.clip_norm=2")};
+        const test_run_options options = PS_JOB(
+            2, 2, SETS(scales[i], "optimizer.momentum=0.9", "optimizer.clip_norm=2"));
         test_run(&options, &result[i]);
         if (result[i].rank[0].err != PS_OK) fail_msg("%s", result[i].rank[0].text);
     }
@@ -84,12 +72,10 @@ TEST(fp16_on_the_way_overflows_too)
     static const char *const codecs[] = {"exchange.codec=fp16", "exchange.codec=bf16",
                                          "exchange.codec=int8"};
     for (size_t i = 0; i < 3; i++) {
-        const test_run_options options = {
-            .exchange = PS_EXCHANGE_PS,
-            .servers = 2,
-            .workers = 2,
+        const test_run_options options = PS_JOB(
+            2, 2,
             SETS(codecs[i], "exchange.codec_min=1024", "optimizer.name=sgd",
-                 "optimizer.lr=0.01", "loss_scale.use=on", "loss_scale.init=131072")};
+                 "optimizer.lr=0.01", "loss_scale.use=on", "loss_scale.init=131072"));
         test_run_result result;
         test_run(&options, &result);
         float last = i == 0 ? 32768 : 131072;
@@ -116,13 +102,9 @@ TEST(as_torch_amp_gradscaler)
             sets[n++] = c->settings[k];
             clipped = clipped || strstr(c->settings[k], "clip_norm");
         }
-        const test_run_options options = {.exchange = PS_EXCHANGE_PS,
-                                          .servers = 1,
-                                          .workers = 2,
-                                          .steps = SCALED_STEPS,
-                                          OVERFLOWS(scaled_overflows),
-                                          .sets = sets,
-                                          .n_sets = n};
+        const test_run_options options =
+            PS_JOB(1, 2, .steps = SCALED_STEPS, OVERFLOWS(scaled_overflows), .sets = sets,
+                   .n_sets = n);
         test_run_result result;
         test_run(&options, &result);
         for (int r = 0; r < 2; r++)
