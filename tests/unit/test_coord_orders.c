@@ -64,19 +64,15 @@ static void begin_fragments(outbox *o, ps_sync_rules rules, uint32_t fragments)
     ps_mp_writer_fini(&w);
 }
 
-static void begin_with(outbox *o, ps_sync_rules rules)
-{
-    begin_fragments(o, rules, 1);
-}
+#define RULES(...) ((ps_sync_rules){.n_workers = WORKERS, __VA_ARGS__})
+/* more: of the rules. */
+#define begin_backup(o, ...)                                                             \
+    begin_fragments((o), RULES(.kind = PS_POLICY_BACKUP, __VA_ARGS__), 1)
 
 static void begin(outbox *o, ps_policy_kind kind)
 {
-    begin_with(o, (ps_sync_rules){.kind = kind,
-                                  .n_workers = WORKERS,
-                                  .first = 3,
-                                  .number = 3,
-                                  .total = 5,
-                                  .stretch = 1});
+    begin_fragments(
+        o, RULES(.kind = kind, .first = 3, .number = 3, .total = 5, .stretch = 1), 1);
 }
 
 static ps_err tell(outbox *o, int shard, uint64_t rank, uint64_t number, uint64_t next)
@@ -121,14 +117,8 @@ TEST(an_order_waits_for_all_shards)
 TEST(a_grace_ends)
 {
     outbox o;
-    begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
-                                   .n_workers = WORKERS,
-                                   .backups = 1,
-                                   .grace_ms = 30,
-                                   .first = 3,
-                                   .number = 3,
-                                   .total = 8,
-                                   .stretch = 4});
+    begin_backup(&o, .backups = 1, .grace_ms = 30, .first = 3, .number = 3, .total = 8,
+                 .stretch = 4);
     assert_true(ps_coord_orders_deadline(o.orders).at_ns == UINT64_MAX);
     for (int shard = 0; shard < SHARDS; shard++)
         assert_ok(tell(&o, shard, 0, 3, 0));
@@ -184,12 +174,8 @@ TEST(a_shard_without_a_fragment_misses_no_order)
 {
     outbox o;
     begin_fragments(&o,
-                    (ps_sync_rules){.kind = PS_POLICY_BACKUP,
-                                    .n_workers = WORKERS,
-                                    .add = true,
-                                    .come_back = true,
-                                    .total = 2,
-                                    .stretch = 1},
+                    RULES(.kind = PS_POLICY_BACKUP, .add = true, .come_back = true,
+                          .total = 2, .stretch = 1),
                     2);
     assert_ok(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2));
     for (uint64_t rank = 0; rank < WORKERS; rank++)
@@ -216,17 +202,10 @@ TEST(a_shard_without_a_fragment_misses_no_order)
 /* Workers learn that a stretch has all its versions while they are still in a round. */
 TEST(a_stretch_closes)
 {
-    ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
-                           .n_workers = WORKERS,
-                           .backups = 1,
-                           .add = true,
-                           .cuts = true,
-                           .total = 2,
-                           .stretch = 1};
     for (int cuts = 1; cuts >= 0; cuts--) {
         outbox o;
-        rules.cuts = cuts;
-        begin_with(&o, rules);
+        begin_backup(&o, .backups = 1, .add = true, .cuts = cuts, .total = 2,
+                     .stretch = 1);
         assert_int_equal(ps_coord_orders_closed(o.orders), 0);
         for (int shard = 0; shard < SHARDS; shard++)
             assert_ok(tell(&o, shard, 1, 0, 0));
@@ -245,13 +224,8 @@ TEST(a_stretch_closes)
 TEST(a_worker_that_comes_back_begins_anew)
 {
     outbox o;
-    begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
-                                   .n_workers = WORKERS,
-                                   .backups = 1,
-                                   .add = true,
-                                   .come_back = true,
-                                   .total = 8,
-                                   .stretch = 4});
+    begin_backup(&o, .backups = 1, .add = true, .come_back = true, .total = 8,
+                 .stretch = 4);
     assert_false(ps_coord_orders_may_lose(NULL, 1));
     for (int shard = 0; shard < SHARDS; shard++)
         assert_ok(tell(&o, shard, 0, 0, 0));
@@ -281,12 +255,7 @@ TEST(a_worker_that_comes_back_begins_anew)
 TEST(nobody_is_lost_at_rest)
 {
     outbox o;
-    begin_with(&o, (ps_sync_rules){.kind = PS_POLICY_BACKUP,
-                                   .n_workers = WORKERS,
-                                   .add = true,
-                                   .come_back = true,
-                                   .total = 2,
-                                   .stretch = 1});
+    begin_backup(&o, .add = true, .come_back = true, .total = 2, .stretch = 1);
     assert_ok(ps_coord_orders_set(o.orders, "job/place/0", "{}", 2));
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
     for (int i = 0; i < SHARDS * WORKERS; i++)

@@ -24,6 +24,9 @@ typedef struct world {
 
 static const uint64_t BATCHES[MOST] = {8, 8, 8};
 
+#define RULES(policy, n, ...)                                                            \
+    ((ps_sync_rules){.kind = (policy), .n_workers = (n), __VA_ARGS__})
+
 static void begin(world *w, const ps_sync_rules *rules)
 {
     *w = (world){.rules = *rules,
@@ -293,14 +296,10 @@ TEST(stale_pushes_count_once_in_every_order)
 {
     for (uint64_t s = 0; s <= 3; s++)
         for (uint32_t n = 1; n <= MOST; n++) {
-            const ps_sync_rules rules = {.kind = s == 3 ? PS_POLICY_ASP : PS_POLICY_SSP,
-                                         .n_workers = n,
-                                         .staleness = s,
-                                         .correction = (ps_correction)(s % 3),
-                                         .delay_strength = 0.5,
-                                         .first = 5,
-                                         .total = n == 3 ? 8 : 9,
-                                         .stretch = n == 3 ? 2 : 3};
+            const ps_sync_rules rules =
+                RULES(s == 3 ? PS_POLICY_ASP : PS_POLICY_SSP, n, .staleness = s,
+                      .correction = (ps_correction)(s % 3), .delay_strength = 0.5,
+                      .first = 5, .total = n == 3 ? 8 : 9, .stretch = n == 3 ? 2 : 3);
             const long runs = in_every_order(&rules);
             assert_true(n == 1 ? runs == 1 : runs > 10);
         }
@@ -313,16 +312,10 @@ TEST(workers_rest_at_every_border_in_every_order)
     for (int k = 0; k < 3; k++)
         for (uint64_t first = 4; first < 7; first++)
             for (uint64_t pause = 2; pause <= 3; pause++) {
-                const ps_sync_rules rules = {.kind = kinds[k],
-                                             .n_workers = 2,
-                                             .backups = k == 0,
-                                             .staleness = 1,
-                                             .first = first,
-                                             .version = 2 * first,
-                                             .total = first + 4,
-                                             .stretch = 4,
-                                             .pause = pause,
-                                             .stop = 7};
+                const ps_sync_rules rules =
+                    RULES(kinds[k], 2, .backups = k == 0, .staleness = 1, .first = first,
+                          .version = 2 * first, .total = first + 4, .stretch = 4,
+                          .pause = pause, .stop = 7);
                 assert_true(in_every_order(&rules) > 10);
             }
 }
@@ -332,17 +325,13 @@ TEST(backup_steps_have_enough_pushes_in_every_order)
     for (uint32_t n = 2; n <= MOST; n++)
         for (uint32_t b = 0; b < n; b++)
             for (int add = 0; add < 4; add++) {
-                const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
-                                             .n_workers = n,
-                                             .backups = b,
-                                             .add = add % 2,
-                                             .grace_ms = add / 2 ? 10 : 0,
-                                             .correction = add % 2 && b < 2
-                                                               ? PS_CORRECTION_DELAY
-                                                               : PS_CORRECTION_NONE,
-                                             .delay_strength = 0.25,
-                                             .total = n == 3 ? 3 : 4,
-                                             .stretch = n == 3 ? 2 : 3};
+                const ps_sync_rules rules =
+                    RULES(PS_POLICY_BACKUP, n, .backups = b, .add = add % 2,
+                          .grace_ms = add / 2 ? 10 : 0,
+                          .correction =
+                              add % 2 && b < 2 ? PS_CORRECTION_DELAY : PS_CORRECTION_NONE,
+                          .delay_strength = 0.25, .total = n == 3 ? 3 : 4,
+                          .stretch = n == 3 ? 2 : 3);
                 in_every_order(&rules);
             }
 }
@@ -351,8 +340,8 @@ TEST(backup_steps_have_enough_pushes_in_every_order)
 TEST(pushes_are_weighed)
 {
     const uint64_t batches[] = {8, 16, 8};
-    ps_sync_rules rules = {
-        .kind = PS_POLICY_BACKUP, .n_workers = 3, .backups = 1, .total = 5, .stretch = 5};
+    ps_sync_rules rules =
+        RULES(PS_POLICY_BACKUP, 3, .backups = 1, .total = 5, .stretch = 5);
     ps_sync s;
     ps_sync_order order;
     bool any;
@@ -367,11 +356,8 @@ TEST(pushes_are_weighed)
                 order.entries[1].factor == 32.0F / 24);
     ps_sync_fini(&s);
 
-    rules = (ps_sync_rules){.kind = PS_POLICY_ASP,
-                            .n_workers = 2,
-                            .correction = PS_CORRECTION_LR,
-                            .total = 9,
-                            .stretch = 9};
+    rules =
+        RULES(PS_POLICY_ASP, 2, .correction = PS_CORRECTION_LR, .total = 9, .stretch = 9);
     assert_ok(ps_sync_init(&s, &rules, batches));
     for (int i = 0; i < 3; i++) {
         ps_sync_push(&s, 0);
@@ -387,11 +373,8 @@ TEST(pushes_are_weighed)
 
 TEST(a_job_that_is_told_to_end_rests_soon)
 {
-    const ps_sync_rules rules = {.kind = PS_POLICY_SSP,
-                                 .n_workers = 2,
-                                 .staleness = 2,
-                                 .total = 90,
-                                 .stretch = 30};
+    const ps_sync_rules rules =
+        RULES(PS_POLICY_SSP, 2, .staleness = 2, .total = 90, .stretch = 30);
     ps_sync s;
     ps_sync_order order;
     bool any;
@@ -413,8 +396,7 @@ TEST(bad_pushes_and_records_are_refused)
 {
     static const char *const lines[] = {"0 0",     "x 0\n",  "0,9 0\n", "0 0 nap\n",
                                         "1-0 -\n", "0- 0\n", " \n"};
-    ps_sync_rules rules = {
-        .kind = PS_POLICY_ASP, .n_workers = 2, .total = 3, .stretch = 3};
+    ps_sync_rules rules = RULES(PS_POLICY_ASP, 2, .total = 3, .stretch = 3);
     ps_sync s;
     ps_sync_order order;
     bool any;
@@ -450,13 +432,8 @@ static void expect(ps_sync *s, const char *line)
 /* Two of three pushes make a version, three versions a stretch. */
 TEST(a_worker_comes_back)
 {
-    const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
-                                 .n_workers = 3,
-                                 .backups = 1,
-                                 .add = true,
-                                 .come_back = true,
-                                 .total = 6,
-                                 .stretch = 3};
+    const ps_sync_rules rules = RULES(PS_POLICY_BACKUP, 3, .backups = 1, .add = true,
+                                      .come_back = true, .total = 6, .stretch = 3);
     ps_sync s;
     assert_ok(ps_sync_init(&s, &rules, BATCHES));
     assert_true(ps_sync_may_lose(&s, 0) && ps_sync_may_lose(&s, 1));
@@ -494,13 +471,8 @@ TEST(a_worker_comes_back)
 
 TEST(a_record_with_a_death_is_not_repeated)
 {
-    const ps_sync_rules rules = {.kind = PS_POLICY_BACKUP,
-                                 .n_workers = 3,
-                                 .add = true,
-                                 .come_back = true,
-                                 .total = 6,
-                                 .stretch = 3,
-                                 .script = "back 1\n"};
+    const ps_sync_rules rules = RULES(PS_POLICY_BACKUP, 3, .add = true, .come_back = true,
+                                      .total = 6, .stretch = 3, .script = "back 1\n");
     ps_sync s;
     ps_sync_order order;
     bool any;
