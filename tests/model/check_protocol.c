@@ -32,83 +32,61 @@ static const char *const CLIP[] = {"optimizer.clip_norm=10", NULL};
 static const char *const FP16[] = {"exchange.codec=fp16", NULL};
 static const char *const ONEBIT[] = {"exchange.codec=onebit", NULL};
 
+/* more: of the scenario. */
+#define SCENARIO(title, keys, n_steps, ...)                                              \
+    {                                                                                    \
+        .name = (title), .settings = (keys), .steps = (n_steps), __VA_ARGS__             \
+    }
+
 static const scenario SCENARIOS[] = {
-    {.name = "any order", .settings = PLAIN, .steps = 2, .any_order = true},
-    {.name = "any order, clipping", .settings = CLIP, .steps = 2, .any_order = true},
-    {.name = "2 deaths", .settings = PLAIN, .steps = 2, .deaths = 2, .snapshot_at = 1},
-    {.name = "clipping, a loss",
-     .settings = CLIP,
-     .steps = 2,
-     .losses = 1,
-     .snapshot_at = 1},
-    {.name = "fp16, a loss", .settings = FP16, .steps = 2, .losses = 1, .exact_at = 1},
-    {.name = "onebit, a death",
-     .settings = ONEBIT,
-     .steps = 2,
-     .deaths = 1,
-     .snapshot_at = 1},
+    SCENARIO("any order", PLAIN, 2, .any_order = true),
+    SCENARIO("any order, clipping", CLIP, 2, .any_order = true),
+    SCENARIO("2 deaths", PLAIN, 2, .deaths = 2, .snapshot_at = 1),
+    SCENARIO("clipping, a loss", CLIP, 2, .losses = 1, .snapshot_at = 1),
+    SCENARIO("fp16, a loss", FP16, 2, .losses = 1, .exact_at = 1),
+    SCENARIO("onebit, a death", ONEBIT, 2, .deaths = 1, .snapshot_at = 1),
 };
 
 /* The first one is also a test of its own in every run. */
 static const scenario NIGHTLY[] = {
-    {.name = "a loss, a death", .settings = PLAIN, .steps = 2, .losses = 1, .deaths = 1},
-    {.name = "2 losses", .settings = PLAIN, .steps = 2, .losses = 2},
-    {.name = "a loss, 2 deaths",
-     .settings = PLAIN,
-     .steps = 2,
-     .losses = 1,
-     .deaths = 2,
-     .snapshot_at = 1},
-    {.name = "3 steps, a loss, a death",
-     .settings = PLAIN,
-     .steps = 3,
-     .losses = 1,
-     .deaths = 1,
-     .snapshot_at = 2},
-    {.name = "clipping, a loss, a death",
-     .settings = CLIP,
-     .steps = 2,
-     .losses = 1,
-     .deaths = 1,
-     .snapshot_at = 1},
-    {.name = "onebit, a loss, a death",
-     .settings = ONEBIT,
-     .steps = 2,
-     .losses = 1,
-     .deaths = 1,
-     .exact_at = 1,
-     .snapshot_at = 1},
+    SCENARIO("a loss, a death", PLAIN, 2, .losses = 1, .deaths = 1),
+    SCENARIO("2 losses", PLAIN, 2, .losses = 2),
+    SCENARIO("a loss, 2 deaths", PLAIN, 2, .losses = 1, .deaths = 2, .snapshot_at = 1),
+    SCENARIO("3 steps, a loss, a death", PLAIN, 3, .losses = 1, .deaths = 1,
+             .snapshot_at = 2),
+    SCENARIO("clipping, a loss, a death", CLIP, 2, .losses = 1, .deaths = 1,
+             .snapshot_at = 1),
+    SCENARIO("onebit, a loss, a death", ONEBIT, 2, .losses = 1, .deaths = 1,
+             .exact_at = 1, .snapshot_at = 1),
 };
+
+#define MISTAKEN_IN(which, what, keys, ...)                                              \
+    {                                                                                    \
+        MISTAKE_##which, (what),                                                         \
+        {                                                                                \
+            .settings = (keys), .steps = 2, __VA_ARGS__                                  \
+        }                                                                                \
+    }
 
 static const struct {
     mistake mistake;
     const char *what;
     scenario s;
 } MISTAKEN[] = {
-    {MISTAKE_REPEATED_PUSH_COUNTS,
-     "a repeated push counts twice",
-     {.settings = PLAIN, .steps = 2, .losses = 1}},
-    {MISTAKE_APPLIED_PUSH_COUNTS,
-     "a push of an applied step counts",
-     {.settings = PLAIN, .steps = 2, .losses = 1}},
-    {MISTAKE_OLD_NONCE_COUNTS,
-     "an old nonce is accepted",
-     {.settings = PLAIN, .steps = 2, .deaths = 1}},
-    {MISTAKE_SECRETS_STAY,
-     "secrets are those of the incarnation before",
-     {.settings = PLAIN, .steps = 2, .deaths = 1}},
-    {MISTAKE_NOTHING_IS_REPEATED,
-     "nothing is repeated over a new connection",
-     {.settings = PLAIN, .steps = 2, .losses = 1}},
-    {MISTAKE_CREDIT_SURVIVES,
-     "credit of a lost connection is returned",
-     {.settings = PLAIN, .steps = 2, .losses = 1}},
-    {MISTAKE_NO_STATE_IS_RESTORED,
-     "the optimizer's state is not restored",
-     {.settings = PLAIN, .steps = 2, .deaths = 1, .snapshot_at = 1}},
-    {MISTAKE_FEEDBACK_IS_FORGOTTEN,
-     "a codec's feedback is not restored",
-     {.settings = ONEBIT, .steps = 2, .deaths = 1, .snapshot_at = 1}},
+    MISTAKEN_IN(REPEATED_PUSH_COUNTS, "a repeated push counts twice", PLAIN, .losses = 1),
+    MISTAKEN_IN(APPLIED_PUSH_COUNTS, "a push of an applied step counts", PLAIN,
+                .losses = 1),
+    MISTAKEN_IN(OLD_NONCE_COUNTS, "an old nonce is accepted", PLAIN, .deaths = 1),
+    MISTAKEN_IN(SECRETS_STAY, "secrets are those of the incarnation before", PLAIN,
+                .deaths = 1),
+    MISTAKEN_IN(NOTHING_IS_REPEATED, "nothing is repeated over a new connection", PLAIN,
+                .losses = 1),
+    MISTAKEN_IN(CREDIT_SURVIVES, "credit of a lost connection is returned", PLAIN,
+                .losses = 1),
+    MISTAKEN_IN(NO_STATE_IS_RESTORED, "the optimizer's state is not restored", PLAIN,
+                .deaths = 1, .snapshot_at = 1),
+    MISTAKEN_IN(FEEDBACK_IS_FORGOTTEN, "a codec's feedback is not restored", ONEBIT,
+                .deaths = 1, .snapshot_at = 1),
 };
 
 /* Whether the scenario is as it should be. */
