@@ -133,53 +133,26 @@ static void compute_lamb(output *o)
         put_lamb(o, counts[i]);
 }
 
+#define KIND(of, states, ...)                                                            \
+    {                                                                                    \
+        .kind = PS_OPTIMIZER_##of, .n_states = (states), __VA_ARGS__                     \
+    }
+
 static void compute_steps(output *o)
 {
     const ps_optimizer kinds[] = {
-        {.kind = PS_OPTIMIZER_SGD, .weight_decay = 1e-4},
-        {.kind = PS_OPTIMIZER_SGD, .momentum = 0.9, .dampening = 0.1, .n_states = 1},
-        {.kind = PS_OPTIMIZER_SGD, .momentum = 0.9, .nesterov = true, .n_states = 1},
-        {.kind = PS_OPTIMIZER_ADAM,
-         .beta1 = 0.9,
-         .beta2 = 0.999,
-         .eps = 1e-8,
-         .weight_decay = 1e-2,
-         .n_states = 2},
-        {.kind = PS_OPTIMIZER_ADAMW,
-         .beta1 = 0.9,
-         .beta2 = 0.999,
-         .eps = 1e-8,
-         .weight_decay = 1e-2,
-         .n_states = 2},
-        {.kind = PS_OPTIMIZER_ADAMW,
-         .beta1 = 0.3,
-         .beta2 = 0.99,
-         .eps = 1e-8,
-         .n_states = 2},
-        {.kind = PS_OPTIMIZER_ADAM,
-         .beta1 = 0.9,
-         .beta2 = 0.999,
-         .eps = 1e-8,
-         .pytorch1 = true,
-         .n_states = 2},
-        {.kind = PS_OPTIMIZER_RMSPROP, .beta2 = 0.99, .eps = 1e-8, .n_states = 1},
-        {.kind = PS_OPTIMIZER_RMSPROP,
-         .beta2 = 0.9,
-         .eps = 1e-2,
-         .weight_decay = 1e-2,
-         .momentum = 0.9,
-         .centered = true,
-         .n_states = 3},
-        {.kind = PS_OPTIMIZER_ADAGRAD,
-         .eps = 1e-10,
-         .lr_decay = 0.1,
-         .initial_accumulator = 0.1,
-         .n_states = 1},
-        {.kind = PS_OPTIMIZER_LION,
-         .beta1 = 0.9,
-         .beta2 = 0.99,
-         .weight_decay = 1e-2,
-         .n_states = 1},
+        KIND(SGD, 0, .weight_decay = 1e-4),
+        KIND(SGD, 1, .momentum = 0.9, .dampening = 0.1),
+        KIND(SGD, 1, .momentum = 0.9, .nesterov = true),
+        KIND(ADAM, 2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2),
+        KIND(ADAMW, 2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2),
+        KIND(ADAMW, 2, .beta1 = 0.3, .beta2 = 0.99, .eps = 1e-8),
+        KIND(ADAM, 2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .pytorch1 = true),
+        KIND(RMSPROP, 1, .beta2 = 0.99, .eps = 1e-8),
+        KIND(RMSPROP, 3, .beta2 = 0.9, .eps = 1e-2, .weight_decay = 1e-2, .momentum = 0.9,
+             .centered = true),
+        KIND(ADAGRAD, 1, .eps = 1e-10, .lr_decay = 0.1, .initial_accumulator = 0.1),
+        KIND(LION, 1, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 1e-2),
     };
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         for (int i = 0; i < N_COUNTS; i++)

@@ -18,13 +18,19 @@ static void write_idx(const char *images, const char *labels, int first, uint8_t
     assert_int_equal(temp_write(labels, y, 8 + (size_t)n), 0);
 }
 
+static ps_config config_of(ps_data_kind kind, const char *train, const char *test)
+{
+    return (ps_config){.file = "",
+                       .data = {.kind = kind,
+                                .path = folder.path,
+                                .train = (char *)train,
+                                .test = (char *)test,
+                                .target = ""}};
+}
+
 static ps_err load(ps_split split, const char *text, ps_dataset *set)
 {
-    ps_config config = {.file = "",
-                        .data = {.kind = PS_DATA_IDX,
-                                 .path = folder.path,
-                                 .train = (char *)text,
-                                 .test = (char *)text}};
+    const ps_config config = config_of(PS_DATA_IDX, text, text);
     return ps_dataset_load(&config, split, &input, 0, NULL, set);
 }
 
@@ -75,11 +81,9 @@ IN_FOLDER(named_files_and_ranges)
 
 IN_FOLDER(a_range_without_some_classes_is_doubted)
 {
-    ps_config config = {.file = "",
-                        .data = {.kind = PS_DATA_IDX, .path = folder.path, .test = ""}};
+    ps_config config = config_of(PS_DATA_IDX, "a,b@1-3", "");
     ps_dataset set;
     write_idx("a", "b", 0, 5); // a sample of each class
-    config.data.train = "a,b@1-3";
     assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 5, NULL, &set));
     assert_non_null(
         strstr(set.doubts, "classes without a sample: 2 of 5, the first is 0:"));
@@ -94,12 +98,7 @@ IN_FOLDER(a_range_without_some_classes_is_doubted)
 static void check_names(const char *names, int64_t outputs, const char *says)
 {
     static const char rows[] = "1,0\n2,1\n3,2\n";
-    ps_config config = {.file = "",
-                        .data = {.kind = PS_DATA_CSV,
-                                 .path = folder.path,
-                                 .train = "rows.csv",
-                                 .test = "",
-                                 .target = ""}};
+    const ps_config config = config_of(PS_DATA_CSV, "rows.csv", "");
     const ps_dims one = {.n = 1, .d = {1}};
     ps_preprocessing *state = NULL;
     ps_dataset set;
@@ -127,11 +126,7 @@ IN_FOLDER(a_list_of_names_of_other_classes_is_doubted)
 /* says: NULL: nothing is doubted. */
 static void check_shared(const char *train, const char *test, const char *says)
 {
-    ps_config config = {.file = "",
-                        .data = {.kind = PS_DATA_IDX,
-                                 .path = folder.path,
-                                 .train = (char *)train,
-                                 .test = (char *)test}};
+    const ps_config config = config_of(PS_DATA_IDX, train, test);
     ps_dataset set;
     assert_ok(ps_dataset_load(&config, PS_SPLIT_TEST, &input, 0, NULL, &set));
     assert_ok(ps_dataset_doubt_shared(&config, &set));
@@ -203,13 +198,8 @@ IN_FOLDER(split_texts_are_parsed)
 
 IN_FOLDER(synthetic_data_has_the_models_shape)
 {
-    ps_config config = {.file = "",
-                        .data = {.kind = PS_DATA_SYNTHETIC,
-                                 .path = "",
-                                 .train = "",
-                                 .test = "2-5",
-                                 .samples = 30,
-                                 .test_samples = 9}};
+    ps_config config = config_of(PS_DATA_SYNTHETIC, "", "2-5");
+    config.data.path = "", config.data.samples = 30, config.data.test_samples = 9;
     ps_dataset set;
     assert_ok(ps_dataset_load(&config, PS_SPLIT_TRAIN, &input, 3, NULL, &set));
     assert_int_equal(set.n, 30);

@@ -9,6 +9,8 @@
 static const ps_wanted classes = {.n = 3}, number = {.numbers = true, .n = 1};
 static const ps_wanted nothing = {.nothing = true};
 
+static ps_preprocessing *fitted; // of the test that runs
+
 static ps_config_data data_of(const char *target)
 {
     return (ps_config_data){.target = (char *)target,
@@ -28,19 +30,25 @@ static ps_err read_table(const char *text, const ps_csv_options *o, ps_table *ou
     return err;
 }
 
-/* Reads, and fits unless *fitted is there. */
+/* Reads, and fits unless that was done. */
 static ps_err parse(const char *text, const ps_config_data *data, const ps_wanted *wanted,
-                    ps_preprocessing **fitted, ps_dataset *out)
+                    ps_dataset *out)
 {
     const ps_csv_options o = {
-        .data = data, .wanted = wanted, .known = *fitted, .keys = true};
+        .data = data, .wanted = wanted, .known = fitted, .keys = true};
     ps_table table;
     *out = (ps_dataset){0};
     ps_err err = read_table(text, &o, &table);
-    if (err == PS_OK && !*fitted) err = ps_table_fit(&table, data, wanted, fitted);
-    if (err == PS_OK) err = ps_table_samples(&table, *fitted, out);
+    if (err == PS_OK && !fitted) err = ps_table_fit(&table, data, wanted, &fitted);
+    if (err == PS_OK) err = ps_table_samples(&table, fitted, out);
     ps_table_fini(&table);
     return err;
+}
+
+static void done(ps_dataset *set)
+{
+    ps_dataset_fini(set);
+    ps_preprocessing_destroy(&fitted);
 }
 
 static void check_row(const ps_dataset *set, int64_t i, const double *expected)
@@ -67,9 +75,8 @@ TEST(numbers_are_scaled_and_texts_become_categories)
 {
     ps_config_data data = data_of("price\n");
     data.drop = (char *)"id\n";
-    ps_preprocessing *fitted = NULL;
     ps_dataset set, again;
-    assert_ok(parse(houses, &data, &number, &fitted, &set));
+    assert_ok(parse(houses, &data, &number, &set));
     assert_int_equal(set.dims.d[0], 4); // 7, Oslo, Rome, area
     check_row(&set, 0, (double[]){0, 0, 1, -20 / 18.708286933869708});
     check_row(&set, 2, (double[]){0, 0, 1, 30 / 18.708286933869708});
@@ -83,7 +90,7 @@ TEST(numbers_are_scaled_and_texts_become_categories)
 
     // Other lines, in another order, with a text that is new: by the same state.
     assert_ok(parse("price,area,more,city,id\n,10,1,Paris,9\n,45,1,7.0,8\n", &data,
-                    &nothing, &fitted, &again));
+                    &nothing, &again));
     assert_false(again.answered);
     check_row(&again, 0, (double[]){0, 0, 0, -20 / 18.708286933869708});
     check_row(&again, 1, (double[]){1, 0, 0, 15 / 18.708286933869708});
@@ -91,20 +98,19 @@ TEST(numbers_are_scaled_and_texts_become_categories)
     assert_non_null(strstr(again.doubts, "1 cell of \"city\" has a text that"));
     assert_non_null(strstr(again.doubts, ", such as \"Paris\""));
     ps_dataset_fini(&again);
-    assert_ok(parse(houses, &data, &nothing, &fitted, &again));
+    assert_ok(parse(houses, &data, &nothing, &again));
     assert_true(again.answered && again.targets[1] == set.targets[1]);
     ps_dataset_fini(&again);
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
 }
 
 TEST(a_state_goes_through_its_text)
 {
     ps_config_data data = data_of("price\n");
-    ps_preprocessing *fitted = NULL, *copy = NULL;
+    ps_preprocessing *copy = NULL;
     char *text = NULL, *again = NULL;
     ps_dataset set;
-    assert_ok(parse(houses, &data, &number, &fitted, &set));
+    assert_ok(parse(houses, &data, &number, &set));
     assert_ok(ps_preprocessing_text(fitted, &text));
     assert_ok(ps_preprocessing_parse("x", text, &copy));
     assert_ok(ps_preprocessing_text(copy, &again));
@@ -119,8 +125,7 @@ TEST(a_state_goes_through_its_text)
     }
     free(text);
     free(again);
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
 }
 
 /* As somebody may have changed a file of weights. */
@@ -150,37 +155,32 @@ static const char holes[] = "x,c,y\n1,a,0\n,b,1\n3,,1\n5,a,0\n";
 TEST(missing_cells_by_choice)
 {
     ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set;
-    assert_error(parse(holes, &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+    assert_error(parse(holes, &data, &classes, &set), PS_ERR_FORMAT,
                  "t.csv:3: column 1: \"\" is not a value of \"x\": fill it");
     data.missing = PS_MISSING_MEAN;
     data.standardize = false;
-    assert_ok(parse(holes, &data, &classes, &fitted, &set));
+    assert_ok(parse(holes, &data, &classes, &set));
     check_row(&set, 1, (double[]){3, 0, 1}); // the mean of 1, 3, 5
     check_row(&set, 2, (double[]){3, 2. / 3, 1. / 3});
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
     data.missing = PS_MISSING_OWN;
     data.standardize = true;
-    assert_ok(parse(holes, &data, &classes, &fitted, &set));
+    assert_ok(parse(holes, &data, &classes, &set));
     check_row(&set, 0, (double[]){-2 / 1.632993161855452, 0, 1, 0, 0});
     check_row(&set, 1, (double[]){0, 1, 0, 1, 0});
     check_row(&set, 2, (double[]){0, 0, 0, 0, 1});
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
-    assert_error(parse("x,y\n1,0\n2,\n", &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+    done(&set);
+    assert_error(parse("x,y\n1,0\n2,\n", &data, &classes, &set), PS_ERR_FORMAT,
                  "t.csv:3: column 2: \"\" is not a value of \"y\": fill it, or leave");
 }
 
 TEST(all_missing_cells_are_counted)
 {
     const ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set;
     assert_error(
-        parse("x,c,y\n1,,0\nNA,b,1\n3,,1\n", &data, &classes, &fitted, &set),
-        PS_ERR_FORMAT,
+        parse("x,c,y\n1,,0\nNA,b,1\n3,,1\n", &data, &classes, &set), PS_ERR_FORMAT,
         "t.csv:3: column 1: \"NA\" is not a value of \"x\": fill it, set "
         "data.missing to mean or own, or leave out the line. Missing cells: 1 of "
         "\"x\", 2 of \"c\"");
@@ -191,22 +191,20 @@ TEST(a_text_among_numbers_is_a_mistake)
 {
     static const char stray[] = "x,z,y\n1,10,0\n2,20,1\nn.a.,10,1\n3,30,0\n";
     ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set;
-    assert_error(parse(stray, &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+    assert_error(parse(stray, &data, &classes, &set), PS_ERR_FORMAT,
                  "t.csv:4: column 1: \"n.a.\" is not a number, as 3 of the 4 values of "
                  "\"x\" are: write a number, or empty the cell and set data.missing; if "
                  "the column has categories, set data.categories to [x]");
-    assert_error(parse("x,y\n\"0,5\",0\n\"0,7\",1\n", &data, &classes, &fitted, &set),
+    assert_error(parse("x,y\n\"0,5\",0\n\"0,7\",1\n", &data, &classes, &set),
                  PS_ERR_FORMAT, "\"0,5\" is not a number: write a point for the comma");
     data.categories = (char *)"x\nz\n";
-    assert_ok(parse(stray, &data, &classes, &fitted, &set));
+    assert_ok(parse(stray, &data, &classes, &set));
     assert_int_equal(set.dims.d[0], 7);
     check_row(&set, 0, (double[]){1, 0, 0, 0, 1, 0, 0}); // 1, 2, 3, n.a.; 10, 20, 30
     check_row(&set, 2, (double[]){0, 0, 0, 1, 1, 0, 0});
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
-    assert_error(parse("x,y\n1,0\n", &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+    done(&set);
+    assert_error(parse("x,y\n1,0\n", &data, &classes, &set), PS_ERR_FORMAT,
                  "there is no column \"z\" (is it \"x\"?), which data.categories names");
 }
 
@@ -214,17 +212,15 @@ static void check_classes(const char *text, const int32_t *labels, int64_t n,
                           const char *first)
 {
     const ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set;
-    if (parse(text, &data, &classes, &fitted, &set) != PS_OK)
+    if (parse(text, &data, &classes, &set) != PS_OK)
         fail_msg("%s: %s", text, ps_err_message());
     assert_memory_equal(set.labels, labels, (size_t)n * sizeof *labels);
     if (first)
         assert_string_equal(ps_class_name(&set.names, 0), first);
     else
         assert_int_equal(set.names.n, 0);
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
 }
 
 /* pandas.read_csv has int64 there: as many values as there are texts. A double has 53
@@ -236,10 +232,9 @@ TEST(long_numbers_are_names_to_the_last_digit)
         "123456789012345679,9007199254740992\n"
         "123456789012345678,9007199254740992\n7.0,9007199254740993\n";
     ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set, again;
     data.categories = (char *)"id\n";
-    assert_ok(parse(ids, &data, &classes, &fitted, &set));
+    assert_ok(parse(ids, &data, &classes, &set));
     assert_int_equal(set.dims.d[0], 3); // 7 and two ids
     check_row(&set, 0, (double[]){0, 1, 0});
     check_row(&set, 1, (double[]){0, 0, 1});
@@ -251,48 +246,43 @@ TEST(long_numbers_are_names_to_the_last_digit)
         assert_int_equal(set.labels[i], i == 0 || i == 3);
     // By the same state.
     assert_ok(parse("y,id\n,123456789012345679\n,123456789012345677\n,7\n", &data,
-                    &nothing, &fitted, &again));
+                    &nothing, &again));
     check_row(&again, 0, (double[]){0, 0, 1});
     check_row(&again, 1, (double[]){0, 0, 0});
     check_row(&again, 2, (double[]){1, 0, 0});
     assert_non_null(strstr(again.doubts, "such as \"123456789012345677\""));
     ps_dataset_fini(&again);
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
     // A column of such numbers is still one input.
     data.categories = (char *)"";
-    assert_ok(parse(ids, &data, &classes, &fitted, &set));
+    assert_ok(parse(ids, &data, &classes, &set));
     assert_int_equal(set.dims.d[0], 1);
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
     // Beside texts they would merge.
     static const char mixed[] = "id,y\na,0\nb,1\n123456789012345678,0\n";
-    assert_error(parse(mixed, &data, &classes, &fitted, &set), PS_ERR_FORMAT,
+    assert_error(parse(mixed, &data, &classes, &set), PS_ERR_FORMAT,
                  "\"id\" has texts, and numbers of more than 15 digits, such as "
                  "123456789012345680: set data.categories to [id]");
     data.categories = (char *)"id\n";
-    assert_ok(parse(mixed, &data, &classes, &fitted, &set));
-    assert_ok(parse(mixed, &data, &nothing, &fitted, &again));
+    assert_ok(parse(mixed, &data, &classes, &set));
+    assert_ok(parse(mixed, &data, &nothing, &again));
     assert_null(again.doubts);
     ps_dataset_fini(&again);
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
 }
 
 /* As pandas: a line of separators alone is one of missing cells. */
 TEST(tabs_alone_are_missing_cells)
 {
     ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set;
     data.missing = PS_MISSING_MEAN;
     data.standardize = false;
-    assert_ok(
-        parse("a\tb\ty\n1\t2\t0\n\t\t1\n\n3\t4\t2\n", &data, &classes, &fitted, &set));
+    assert_ok(parse("a\tb\ty\n1\t2\t0\n\t\t1\n\n3\t4\t2\n", &data, &classes, &set));
     assert_int_equal(set.n, 3);
     ps_dataset_fini(&set);
     ps_dataset again;
-    assert_ok(parse("a\tb\n1\t2\n\t\n  \n3\t4\n", &data, &nothing, &fitted, &again));
+    assert_ok(parse("a\tb\n1\t2\n\t\n  \n3\t4\n", &data, &nothing, &again));
     assert_int_equal(again.n, 3);
     check_row(&again, 1, (double[]){2, 3});
     check_row(&again, 2, (double[]){3, 4});
@@ -306,10 +296,9 @@ TEST(ignored_labels_stand_beside_names)
     static const char text[] = "x,y\n1,dog\n2,-100\n3,cat\n";
     const ps_wanted ignoring = {.n = 2, .may_be_ignored = true, .ignore_index = -100};
     ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     for (int i = 0; i < 2; i++) { // fitted, and by the same state
         ps_dataset set;
-        assert_ok(parse(text, &data, &ignoring, &fitted, &set));
+        assert_ok(parse(text, &data, &ignoring, &set));
         assert_memory_equal(set.labels, ((int32_t[]){1, -100, 0}), 3 * sizeof(int32_t));
         assert_int_equal(set.names.n, 2);
         ps_dataset_fini(&set);
@@ -328,12 +317,10 @@ static void check_bad(const char *text, const char *target, const ps_wanted *wan
                       const char *says)
 {
     ps_config_data data = data_of(target);
-    ps_preprocessing *fitted = NULL;
     ps_dataset set;
-    assert_true(parse(text, &data, wanted, &fitted, &set) != PS_OK);
+    assert_true(parse(text, &data, wanted, &set) != PS_OK);
     if (!strstr(ps_err_message(), says)) fail_msg("%s: %s", text, ps_err_message());
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
 }
 
 TEST(mistakes_are_named)
@@ -379,26 +366,21 @@ TEST(mistakes_are_named)
 TEST(other_files_have_what_the_training_samples_have)
 {
     const ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set, other;
-    assert_ok(parse("x,c,y\n1,a,cat\n2,b,dog\n", &data, &classes, &fitted, &set));
+    assert_ok(parse("x,c,y\n1,a,cat\n2,b,dog\n", &data, &classes, &set));
     assert_error(
-        parse("x,c,y\n1,a,cow\n1,a,cat\n1,a,ape\n1,a,cow\n", &data, &classes, &fitted,
-              &other),
+        parse("x,c,y\n1,a,cow\n1,a,cat\n1,a,ape\n1,a,cow\n", &data, &classes, &other),
         PS_ERR_FORMAT,
         "t.csv:2: column 3: \"cow\" is not a class that the training samples have: mend "
         "it, or leave out the line. New classes: \"cow\", \"ape\", in 3 lines");
-    assert_error(parse("x,c,y\none,a,cat\n", &data, &classes, &fitted, &other),
-                 PS_ERR_FORMAT,
+    assert_error(parse("x,c,y\none,a,cat\n", &data, &classes, &other), PS_ERR_FORMAT,
                  "t.csv:2: column 1: \"one\" is not a number: the training");
-    assert_error(parse("x,y\n1,cat\n", &data, &classes, &fitted, &other), PS_ERR_FORMAT,
+    assert_error(parse("x,y\n1,cat\n", &data, &classes, &other), PS_ERR_FORMAT,
                  "t.csv:1: a column is missing: \"c\"; the first line has: x, y");
-    assert_error(parse("X,b,y\n1,2,cat\n", &data, &classes, &fitted, &other),
-                 PS_ERR_FORMAT,
+    assert_error(parse("X,b,y\n1,2,cat\n", &data, &classes, &other), PS_ERR_FORMAT,
                  "t.csv:1: columns are missing: \"x\" (rename \"X\", if it is meant), "
                  "\"c\"");
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
 }
 
 static void check_order(const char *text, const int64_t *want, const char *doubt)
@@ -437,10 +419,9 @@ TEST(dates_that_texts_put_in_another_order_are_doubted)
 TEST(columns_that_weights_read_otherwise_are_refused)
 {
     ps_config_data data = data_of("price\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set, again;
     data.drop = (char *)"id\n";
-    assert_ok(parse(houses, &data, &number, &fitted, &set));
+    assert_ok(parse(houses, &data, &number, &set));
     static const struct {
         const char *drop, *columns, *categories, *says;
     } cases[] = {
@@ -457,16 +438,14 @@ TEST(columns_that_weights_read_otherwise_are_refused)
         data.drop = (char *)cases[i].drop;
         data.columns = (char *)cases[i].columns;
         data.categories = (char *)cases[i].categories;
-        assert_error(parse(houses, &data, &number, &fitted, &again), PS_ERR_CONFIG,
-                     cases[i].says);
+        assert_error(parse(houses, &data, &number, &again), PS_ERR_CONFIG, cases[i].says);
     }
     data.drop = (char *)"";
     data.columns = (char *)"area\ncity\n";
     data.categories = (char *)"city\n";
-    assert_ok(parse(houses, &data, &number, &fitted, &again));
+    assert_ok(parse(houses, &data, &number, &again));
     ps_dataset_fini(&again);
-    ps_dataset_fini(&set);
-    ps_preprocessing_destroy(&fitted);
+    done(&set);
 }
 
 /* Lines that are longer than a block of the reader, and cells in a file. */
@@ -474,7 +453,6 @@ IN_FOLDER(lines_are_read_in_blocks)
 {
     enum { LINES = 3000 };
     const ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     char *text = malloc(LINES * 1100), *path = strdup(temp_path("t.csv"));
     size_t n = (size_t)sprintf(text, "x,c,y\n");
     for (int i = 0; i < LINES; i++) { // a text of 1,000 bytes, with the end of a line
