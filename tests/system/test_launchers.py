@@ -4,6 +4,7 @@ Slurm's srun and scontrol are stand-ins here (named so): they start the tasks on
 with the variables that Slurm sets.
 """
 import json
+import math
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from jobs import BIN, ROOT, free_port
@@ -355,9 +357,9 @@ class Table(unittest.TestCase):
             self.assertIn("did not finish", run.stderr)
 
     def test_a_language_with_decimal_commas(self):
-        """Its awk would read 0.9 as 0, and draw 1,5. Not each machine has such a language: awk must not be given any."""
+        """awk would read 0.9 as 0, and draw 1,5. Not each machine has such a language: awk must not be given any."""
         with tempfile.TemporaryDirectory() as folder:
-            write_program(folder, "awk", f'#!/bin/sh\necho "$LC_ALL $LC_NUMERIC $LC_CTYPE" >>{folder}/languages\n'
+            write_program(folder, "awk", f'#!/bin/sh\necho "$LC_ALL" >>{folder}/languages\n'
                                          f'exec {shutil.which("awk")} "$@"\n')
             Path(folder, "summary.json").write_text('{"test_loss": 0.25}')
             Path(folder, "metrics.jsonl").write_text("".join(f'{{"step":{step},"loss_mean":{loss}}}\n'
@@ -368,7 +370,42 @@ class Table(unittest.TestCase):
                                      env={"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": language})
                 self.assertEqual(run.returncode, 0, run.stderr)
                 self.assertIn(" 0.2500 ", run.stdout)
-            self.assertEqual(set(Path(folder, "languages").read_text().splitlines()), {" C C", " C de_DE.UTF-8"})
+            self.assertEqual(set(Path(folder, "languages").read_text().splitlines()), {"C"})
+
+    def draw(self, folder, name, records, *options):
+        """Returns the texts of the plot, by where they are: those at the left are the axes'."""
+        os.makedirs(os.path.join(folder, name))
+        with open(os.path.join(os.fsencode(folder), os.fsencode(name), b"metrics.jsonl"), "w", encoding="ascii") as f:
+            f.writelines(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+        Path(folder, name, "summary.json").write_text("{}")
+        plot = os.path.join(folder, "plot.svg")
+        subprocess.run([str(ROOT / "deploy/show-runs"), "--plot", plot, *options, name], check=True, stdout=subprocess.DEVNULL,
+                       cwd=folder, timeout=30)
+        return ET.parse(plot).getroot().findall("{http://www.w3.org/2000/svg}text")
+
+    def test_logarithmic_axes(self):
+        """Three or more labels, each where its value is, none on another one."""
+        for low, high in ((0.55, 0.9), (0.21, 0.24), (0.1, 1.2), (1e-6, 30), (3.2, 3.9)):
+            with self.subTest(low=low), tempfile.TemporaryDirectory() as folder:
+                records = [{"step": step, "test_loss": high * (low / high) ** (step / 9)} for step in range(10)]
+                texts = [t for t in self.draw(folder, "run", records, "--log") if t.get("text-anchor") == "end"]
+                labels = [(float(t.text), float(t.get("y"))) for t in texts if float(t.get("x")) < 100]
+                self.assertGreaterEqual(len(labels), 3)
+                (one, at), (other, other_at) = labels[0], labels[-1]
+                for value, y in labels:
+                    share = math.log(value / one) / math.log(other / one)
+                    self.assertAlmostEqual(y, at + share * (other_at - at), delta=0.2)
+                heights = sorted(y for _, y in labels)
+                self.assertGreater(min(b - a for a, b in zip(heights, heights[1:])), 12)
+
+    def test_long_and_strange_names(self):
+        for name, shown in (("x" * 120 + "/" + "\u00e9" * 70, "..." + "\u00e9" * 48), (os.fsdecode(b"caf\xe9 <&>\x01"), "caf? <&>?"),
+                            ("\u65e5\u672c", "\u65e5\u672c")):
+            with tempfile.TemporaryDirectory() as folder:
+                texts = self.draw(folder, name, [{"step": step, "test_loss": 1} for step in (9000, 10000)])
+                self.assertIn(f"step ({shown})", [t.text for t in texts])
+                last, = [t for t in texts if t.text == "10,000"]
+                self.assertEqual((last.get("text-anchor"), last.get("x")), ("end", "856.0"))
 
     def test_the_figure_to_judge_by(self):
         """summary.json names its key. A folder may be named like a variable of awk."""
