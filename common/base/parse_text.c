@@ -46,8 +46,8 @@ static void text_make_locale(void)
     with_point = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
 }
 
-/* strtod on text that can only be a decimal number. Not strtod itself: a program that uses
- * the library may have chosen a language in which a half is 0,5. */
+/* strtod on text that can only be a decimal number. Not strtod itself: a program that
+ * uses the library may have chosen a language in which a half is 0,5. */
 static bool text_decimal(const char **p, double *out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
