@@ -405,7 +405,8 @@ def run_program(job, screen, env, logs):
                          adopted=adopted)
         one.ending = "the program ends in its own order, and keeps what it saves itself"
         one.heard = heard
-        again = more["TORCHELASTIC_RESTART_COUNT"] != "0"
+        one.attempt = more["TORCHELASTIC_RESTART_COUNT"]  # for pstrain.launch
+        again = one.attempt != "0"
         one.another = lambda failed: keeps and all(restarts.is_passing(w, again) for w in failed)
         one.when_killed = "" if job.restarts else "with --restarts 3 all parts are started again"
         return one, one.run(job.parts())
