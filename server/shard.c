@@ -266,6 +266,15 @@ static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
                       "a payload by another path than its HELLO agreed on");
 }
 
+/* Whether it follows first weights that are not here. They may be lost with a connection
+ * while it comes over the next one: then both come again, after a HELLO. */
+static bool shard_lacks_first_weights(const ps_shard_chunk *c, const ps_wire_header *h)
+{
+    return h->rank == 0 && c->policy.version < 0 &&
+           (h->kind == PS_MSG_PUSH || h->kind == PS_MSG_EXACT ||
+            h->kind == PS_MSG_FETCH);
+}
+
 static void take_first_weights(ps_shard_chunk *c, const ps_shard_peer *p,
                                ps_wire_frames *f)
 {
@@ -505,6 +514,7 @@ static ps_err handle_good(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
     if (h->kind == PS_MSG_GROUPS) return handle_groups(s, h, f);
     if (ps_wire_is_rows(h->kind)) return ps_shard_rows_take(s, h, f);
     ps_shard_chunk *c = &s->chunks[s->chunk_of[h->chunk]];
+    if (shard_lacks_first_weights(c, h)) return PS_OK;
     if (h->kind == PS_MSG_PULL) return handle_pull(s, c, h);
     if (h->kind == PS_MSG_EXACT) return handle_exact(s, c, h);
     if (h->kind == PS_MSG_FETCH) return ps_shard_snapshot_fetch(s, c, h);

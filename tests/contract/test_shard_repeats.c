@@ -130,6 +130,11 @@ TEST(whatever_is_repeated_counts_once_and_is_answered)
     send_short(&b, PS_MSG_PULL, 1, c, 0); // waits
     send_short(&b, PS_MSG_PULL, 1, c, 0);
     bare_hello(&b, 1);
+    // Worker 0's first weights were lost with a connection, but not what it sent later.
+    bare_send_chunk(&b, PS_MSG_PUSH, 0, c, 0, 88.0f);
+    send_short(&b, PS_MSG_EXACT, 0, c, 0);
+    send_short(&b, PS_MSG_FETCH, 0, c, 0);
+    bare_hello(&b, 0);
     bare_send_chunk(&b, PS_MSG_INIT, 0, c, 0, 1.0f);
     expect_kind(&b, 0, PS_MSG_CREDIT, 0, 0);
     expect_kind(&b, 1, PS_MSG_WEIGHTS, 0, 1.0f);
