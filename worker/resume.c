@@ -209,16 +209,15 @@ static ps_err resume_meet(ps_resume *r)
                        .generation = r->o.generation,
                        .starts = (uint64_t)r->o.cli->incarnation};
     uint64_t disk_step;
-    bool trusted;
     r->choice = (ps_survivors_choice){.source = -1};
     if (!r->o.member) return PS_OK;
-    PS_TRY(is_job_old(r, &trusted));
+    PS_TRY(is_job_old(r, &r->old));
     PS_TRY(resume_check_rows(r, &newest));
     if (newest) own.step = newest->trainer.step;
     if (newest) own.n_ranks = newest->n_ranks;
     PS_TRY(find_disk_step(r, &disk_step));
     PS_TRY(resume_find_generation(r, &own.generation));
-    return ps_survivors_meet(r->o.member, &own, trusted, disk_step,
+    return ps_survivors_meet(r->o.member, &own, r->old, disk_step,
                              ps_file_meeting_deadline(r->o.config, r->o.rank),
                              &r->choice);
 }
@@ -424,7 +423,7 @@ ps_err ps_resume_claim(const ps_resume *r, ps_run_dir *dir)
 {
     const bool overwrite = r->o.cli->overwrite || r->overwrites;
     if (in_place(r, dir)) return ps_run_dir_claim_again(dir);
-    PS_TRY(ps_run_dir_claim(dir, overwrite));
+    PS_TRY(ps_run_dir_claim(dir, overwrite, r->old));
     return claim_checkpoints(r, dir, overwrite);
 }
 

@@ -38,6 +38,7 @@ typedef struct ps_resume {
     ps_snapshot_shape shape; // of the job's snapshots, for checkpoints too
     bool goes_on;
     bool overwrites;     // a run that was begun anew by --resume auto
+    bool old;            // rank 0: the job has been started before
     const char *run_dir; // rank 0's: that goes on; borrowed from the command line
     ps_survivors_choice choice;
     ps_snapshot snapshot;       // what it goes on from; the trainer's state on every rank

@@ -214,11 +214,11 @@ TEST(a_folder_belongs_to_one_run)
     ps_run_dir first, second;
     snprintf(path, sizeof path, "%s/claimed", dir.path);
     assert_ok(ps_run_dir_init(&first, path, "job"));
-    assert_ok(ps_run_dir_claim(&first, false));
+    assert_ok(ps_run_dir_claim(&first, false, false));
     assert_ok(ps_run_dir_init(&second, path, "job"));
-    assert_error(ps_run_dir_claim(&second, false), PS_ERR_IO,
+    assert_error(ps_run_dir_claim(&second, false, false), PS_ERR_IO,
                  "holds a run already (metrics.jsonl)");
-    assert_error(ps_run_dir_claim(&second, true), PS_ERR_IO,
+    assert_error(ps_run_dir_claim(&second, true, false), PS_ERR_IO,
                  "another job is writing into it");
     ps_run_dir_fini(&second); // removes no file of the first run
     assert_int_equal(access(first.path, F_OK), 0);
@@ -239,18 +239,22 @@ TEST(overwriting_removes_what_is_the_runs)
                  {"checkpoints/mine.rows.safetensors", false},
                  {"model.rows.safetensors", true},
                  {"events.out.tfevents.1", true},
+                 {"membership.jsonl", true},
                  {"mine.safetensors", false}};
     char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        assert_ok(ps_run_dir_path(&dir, files[i].name, path));
-        fclose(fopen(path, "we"));
+    for (int old = 1; old >= 0; old--) { // an earlier start's; then another job's
+        for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+            assert_ok(ps_run_dir_path(&dir, files[i].name, path));
+            fclose(fopen(path, "we"));
+        }
+        assert_ok(ps_run_dir_claim(&dir, true, old));
+        for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+            assert_ok(ps_run_dir_path(&dir, files[i].name, path));
+            const bool stays = old && strcmp(files[i].name, "membership.jsonl") == 0;
+            assert_int_equal(access(path, F_OK) != 0, files[i].ours && !stays);
+        }
+        ps_run_dir_fini(&dir);
     }
-    assert_ok(ps_run_dir_claim(&dir, true));
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        assert_ok(ps_run_dir_path(&dir, files[i].name, path));
-        assert_int_equal(access(path, F_OK) != 0, files[i].ours);
-    }
-    ps_run_dir_fini(&dir);
 }
 
 int main(void)

@@ -258,7 +258,9 @@ static int run_failed(wanted *w)
                                      UINT64_C(23001503),
                                      UINT64_C(20087124),
                                      UINT64_C(21058810),
-                                     UINT64_C(21064310)};
+                                     UINT64_C(21064310),
+                                     UINT64_C(22132907),
+                                     UINT64_C(20231602)};
     int code = 0;
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds && code == 0; i++) {
         w->first = w->last = seeds[i];

@@ -15,7 +15,8 @@
 
 /* Rank 0's files. METRICS exists as long as the run does. The other workers' traces are
  * not among them. */
-static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints";
+static const char METRICS[] = "metrics.jsonl", CHECKPOINTS[] = "checkpoints",
+                  MEMBERSHIP[] = "membership.jsonl";
 static const char *const results[] = {"summary.json",
                                       "model.safetensors",
                                       "best.safetensors",
@@ -23,7 +24,7 @@ static const char *const results[] = {"summary.json",
                                       "model.rows.safetensors",
                                       "best.rows.safetensors",
                                       "trace.json",
-                                      "membership.jsonl",
+                                      MEMBERSHIP,
                                       "evaluation.json",
                                       "evaluation.svg",
                                       "config.json",
@@ -126,10 +127,11 @@ static ps_err remove_checkpoints(const ps_run_dir *dir)
     return err;
 }
 
-static ps_err remove_results(const ps_run_dir *dir)
+static ps_err remove_results(const ps_run_dir *dir, bool old)
 {
     char path[PATH_MAX + 32];
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        if (old && results[i] == MEMBERSHIP) continue;
         snprintf(path, sizeof path, "%s/%s", dir->path, results[i]);
         PS_TRY(remove_file(path));
     }
@@ -155,14 +157,14 @@ static ps_err lock_metrics(ps_run_dir *dir, int flags)
     return PS_OK;
 }
 
-ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite)
+ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite, bool old)
 {
     if (!overwrite) PS_TRY(refuse_results(dir));
     PS_TRY(lock_metrics(dir, overwrite ? 0 : O_EXCL));
     if (!overwrite) return PS_OK;
     if (ftruncate(dir->claim_fd, 0) != 0)
         return ps_err_errno(PS_ERR_IO, "cannot write %s/%s", dir->path, METRICS);
-    return remove_results(dir);
+    return remove_results(dir, old);
 }
 
 ps_err ps_run_dir_claim_again(ps_run_dir *dir)

@@ -22,8 +22,10 @@ ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job);
 
 /* Called by rank 0: makes metrics.jsonl, which marks the folder as taken. Without
  * overwrite, IO when the folder already holds a run. With overwrite, removes that run's
- * files and no others; IO when a job is writing into the folder now. */
-ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite);
+ * files and no others; IO when a job is writing into the folder now. old: it is an earlier
+ * start of this job, which may still go on from what another worker has in memory: its
+ * membership.jsonl stays, until ps_membership_note writes what is so. */
+ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite, bool old);
 
 /* Called by rank 0 instead when a run resumes: the folder keeps all of its files. IO when
  * a job is writing into it now. */
