@@ -420,6 +420,38 @@ class Packages(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout.endswith(says), bool(done.stdout)), (code, True, bool(says)))
 
 
+    def test_in_another_language(self):
+        """apt-cache says it in the user's, where it is told nothing else."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("dpkg-query", "exit 1"), ("apt-get", "exit 9"), ("apt-cache", (
+                    'case ${LC_ALL:-} in C) word=Candidate none=none ;; *) word=Installationskandidat none=keine ;; esac\n'
+                    'case $2 in libmsgpack-c-dev) echo "  $word: ($none)" ;; *) echo "  $word: 1.0" ;; esac'))):
+                Path(folder, name).write_text(f"#!/bin/sh\n{text}\n", encoding="ascii")
+                Path(folder, name).chmod(0o755)
+            done = subprocess.run([ROOT / "deploy/packages", "build", "--list"], stdout=subprocess.PIPE, check=True, text=True,
+                                  env={"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "de_DE.UTF-8"}, timeout=PATIENCE_S)
+        self.assertEqual({"cmake", "libmsgpack-dev"} - set(done.stdout.split()), set())
+        self.assertNotIn("libmsgpack-c-dev", done.stdout.split())
+
+
+    def test_lists_that_are_old(self):
+        """They name what the servers have no longer. New ones are fetched once."""
+        for works, code, ran in (("[ -e {0}/new ]", 0, ["install", "update", "install"]), ("true", 0, ["install"]),
+                                 ("false", 1, ["install", "update", "install"])):
+            with tempfile.TemporaryDirectory() as folder:
+                get = ('case $* in *update*) echo update >>{0}/ran; touch {0}/new ;; '
+                       '*install*) echo install >>{0}/ran; echo "404 Not Found"; ' + works + ' ;; esac').format(folder)
+                for name, text in (("dpkg-query", "exit 1"), ("id", "echo 0"), ("apt-get", get),
+                                   ("apt-cache", 'echo "  Candidate: 1.0"')):
+                    Path(folder, name).write_text(f"#!/bin/sh\n{text}\n", encoding="ascii")
+                    Path(folder, name).chmod(0o755)
+                done = subprocess.run([ROOT / "deploy/packages", "build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      check=False, text=True, env={"PATH": f"{folder}:{os.environ['PATH']}"},
+                                      timeout=PATIENCE_S)
+                self.assertEqual((done.returncode, Path(folder, "ran").read_text().split()), (code, ran), done.stdout)
+                self.assertEqual("404 Not Found" in done.stdout, code == 1)
+
+
 class Quietly(unittest.TestCase):
     def test_a_sign_of_life_and_the_exit_code(self):
         with tempfile.NamedTemporaryFile() as log, tempfile.NamedTemporaryFile() as out:
