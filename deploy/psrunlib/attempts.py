@@ -59,8 +59,10 @@ def _attempts(job, screen, supervise, folders, told, servers):
                    + (f", in {delay_s} s)" if delay_s else ")"))
         time.sleep(delay_s)
         folders.look(screen)
-        if any(watched.process.poll() is not None for watched in servers):
-            _end(servers)  # they have waited for too long
+        gone = [watched for watched in servers if watched.process.poll() is not None]
+        if gone and not supervisor.buddies:
+            _end(servers)  # they have waited for too long, or one has died, whose rows nobody else has
+        servers[:] = [watched for watched in servers if watched not in gone]
         if not job.hosts:  # the old ports may be taken for a while
             job.store_port = ports.free_port()
             if not servers and not job.port_is_given:

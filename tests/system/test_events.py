@@ -16,7 +16,7 @@ from pathlib import Path
 
 from events import tell
 from jobs import BIN, DIGITS, PATIENCE_S, ROOT, JobTest
-from psrunlib import commits, events, faults, hosts as hostfile, job, local, remote, screen, watched
+from psrunlib import attempts, commits, events, faults, hosts as hostfile, job, local, remote, screen, watched
 from psrunlib.errors import JobError
 from psrunlib.events import Failure
 from psrunlib.log_line import parse, why
@@ -103,6 +103,27 @@ class FullMemory(unittest.TestCase):
         self.assertTrue(told.fails_again())
         told.hear({"event": "commit", "number": 4, "place": "step 4"})
         self.assertFalse(told.fails_again())
+
+
+class Attempts(unittest.TestCase):
+    def test_a_server_that_dies_between_two(self):
+        """The others go with it, unless they have its rows."""
+        for buddies, stays in ((True, ["server 0", "server 2"]), (False, [])):
+            servers = [unittest.mock.Mock(part=job.Part("server", rank, [], {})) for rank in range(3)]
+            for rank, server in enumerate(servers):
+                server.process.poll.return_value = -9 if rank == 1 else None
+            failed = unittest.mock.Mock(part=job.Part("worker", 0, [], {}), code=1, fault="", errors=[], how="x", ended_at=0)
+            adopted = []
+
+            def supervise(environment, heard, keeps, given, buddies=buddies, servers=servers, adopted=adopted, failed=failed):
+                adopted.append([watched.part.name for watched in given])
+                return unittest.mock.Mock(left_running=servers * keeps, watched=[failed], signal=None, cause=failed, now=0,
+                                          buddies=buddies), int(keeps)
+
+            one = unittest.mock.Mock(restarts=1, hosts=[], port_is_given=True, store_port=0)
+            with unittest.mock.patch.object(attempts.commits, "Folders"):
+                self.assertEqual(attempts.run(one, unittest.mock.Mock(), supervise)[1], 0)
+            self.assertEqual(adopted, [[], stays])
 
 
 class SpareHosts(unittest.TestCase):
