@@ -87,12 +87,12 @@ class Gpu:
 
     # ---- CUDA graphs of the program ----
 
-    def before_forward(self, module: torch.nn.Module, slots: "list[Slot]", known: "dict[int, Slot]",
-                       rank: int) -> "list[Slot]":
-        """slots: of the module itself; known: all, by id of the parameter. Returns the slots to be waited for: of a
-        module that was captured those of the modules in it, too, as its replay calls no hook. A graph keeps the places
-        of parameters: it has to be captured when they are in the arena."""
-        if self.is_capturing():
+    def before_forward(self, module: torch.nn.Module, slots: "list[Slot]", known: "dict[int, Slot]", rank: int,
+                       captures: bool) -> "list[Slot]":
+        """slots: of the module itself; known: all, by id of the parameter; captures: is_capturing(). Returns the slots to
+        be waited for: of a module that was captured those of the modules in it, too, as its replay calls no hook. A
+        graph keeps the places of parameters: it has to be captured when they are in the arena."""
+        if captures:
             if self._session is None or not all(slot.fresh for slot in slots):
                 raise InputError(f"rank {rank}: a CUDA graph of this model is captured before its weights are in "
                                  "their place: call optimizer.start(), and after steps optimizer.synchronize(), before")
@@ -105,7 +105,8 @@ class Gpu:
         for slot in inner:
             if not slot.captured:
                 raise InputError(f"rank {rank}: the CUDA graph of this model was captured before parameter '{slot.name}' "
-                                 "had its place: call optimizer.start() before torch.cuda.make_graphed_callables")
+                                 "had its place: call optimizer.start() before torch.cuda.make_graphed_callables, and capture "
+                                 "again when parameters were added or unfrozen, which moves all of them")
         return inner
 
     def on_gradient(self, slot: Slot, rank: int) -> None:

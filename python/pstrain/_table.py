@@ -250,6 +250,7 @@ class Table:
         for slot in self.slots.values():
             if self.device is not None and not self.sums:
                 slot.param.data = slot.weights
+                slot.captured = False  # a graph reads the place before
             slot.address = slot.param.data_ptr()
 
     def _place_doubles(self, slots: "list[Slot]") -> None:
@@ -295,16 +296,17 @@ class Table:
         known = self._by_module.get(module) or self._find_slots(module)
         if not known.within:
             return
+        trains, captures = torch.is_grad_enabled(), self.device is not None and self.device.is_capturing()
+        if trains and not self._looked and not self.begun:
+            self._looked = True
+            self.thaw()
+            known = self._by_module.get(module) or self._find_slots(module)
+        if trains and not captures:
+            self.start()
         slots = known.slots
         if self.device is not None:
-            slots = self.device.before_forward(module, slots, self.slots, self.job.rank)
-        if torch.is_grad_enabled():
-            if not self._looked and not self.begun:
-                self._looked = True
-                self.thaw()
-                known = self._by_module.get(module) or self._find_slots(module)
-                slots = known.slots
-            self.start()
+            slots = self.device.before_forward(module, slots, self.slots, self.job.rank, captures)
+        if trains:
             if not known.met:
                 known.met = True
                 self._meet(module)

@@ -147,6 +147,37 @@ def graphs():
         pstrain.abort("it is over")
 
 
+@case
+def graphs_of_modules():
+    """The replay of a captured module waits for the weights of the modules in it. Where parameters are added all of them
+    move, and its graph is refused."""
+    with pstrain.init():
+        model, x = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), torch.ones(1, 4)
+        optimizer = OnGpu(model.named_parameters(), "sgd", lr=0.5, overlap_forward=True)
+        gpu = optimizer._table.device
+        optimizer.start()
+        gpu.capturing = True
+        model(x)
+        gpu.capturing = False
+
+        def replay(given):
+            first, second = model
+            return nn.functional.linear(nn.functional.linear(given, first.weight, first.bias), second.weight, second.bias)
+        replay.__module__ = "torch.cuda.graphs"
+        model.forward = replay
+        bias = model[1].bias.detach().clone()
+        for _ in range(3):
+            optimizer.zero_grad()
+            out = model(x)
+            assert torch.equal(model[1].bias, bias), (model[1].bias, bias)
+            out.sum().backward()
+            optimizer.step()
+            bias -= 0.5  # its gradient is 1
+        optimizer.add_param_group({"params": list(nn.Linear(2, 2).parameters())})
+        refused(pstrain.InputError, ["capture again"], lambda: model(x))
+        say("fine")
+
+
 class LateCopies(_pinned.Copies):
     """A GPU's copies, where all tensors that are not in pinned memory count as a GPU's. One to the host is made when it
     is awaited."""
