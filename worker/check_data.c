@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,10 +42,7 @@ __attribute__((format(printf, 3, 4))) static void print_item(FILE *out, const ch
                                                              const char *fmt, ...)
 {
     char said[ITEM_BYTES], text[ITEM_BYTES];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(said, sizeof said, fmt, args);
-    va_end(args);
+    PS_PRINT(said, fmt);
     ps_printable(said, text, sizeof text);
     fprintf(out, "%-*s", INDENT, label);
     ps_print_wrapped(out, check_data_columns(out), INDENT, INDENT, text);

@@ -1,20 +1,15 @@
 #include "err.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 static _Thread_local char message[PS_ERR_MESSAGE_BYTES];
 
 ps_err ps_err_set(ps_err code, const char *fmt, ...)
 {
-    va_list args;
-    va_start(args, fmt);
     // Formatted into a buffer first: an argument may be the present message itself.
     char next[PS_ERR_MESSAGE_BYTES];
-    vsnprintf(next, sizeof next, fmt, args);
-    va_end(args);
+    PS_PRINT(next, fmt);
     memcpy(message, next, sizeof message);
     return code;
 }

@@ -7,7 +7,9 @@
 #ifndef PS_ERR_H
 #define PS_ERR_H
 
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #define PS_ERR_MAP(X)                                                                    \
     X(OK)                                                                                \
@@ -82,6 +84,15 @@ ps_err ps_err_restore(const ps_err_saved *saved);
     do {                                                                                 \
         (err) = (call);                                                                  \
         if ((err) != PS_OK) goto label;                                                  \
+    } while (0)
+
+/* In a function of printf's kind: writes what it was given into the array text. */
+#define PS_PRINT(text, fmt)                                                              \
+    do {                                                                                 \
+        va_list args;                                                                    \
+        va_start(args, fmt);                                                             \
+        vsnprintf(text, sizeof(text), fmt, args);                                        \
+        va_end(args);                                                                    \
     } while (0)
 
 #endif

@@ -1,9 +1,10 @@
 #include "first_names.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "err.h"
 
 enum { END_BYTES = sizeof " and 9223372036854775807 more" };
 
@@ -11,11 +12,8 @@ void ps_first_names_add(ps_first_names *f, const char *fmt, ...)
 {
     char name[PS_FIRST_NAMES_BYTES];
     const size_t room = sizeof f->text - END_BYTES - f->bytes;
-    va_list args;
     if (f->n++ > f->n_shown || f->n_shown == PS_FIRST_NAMES_MOST) return;
-    va_start(args, fmt);
-    vsnprintf(name, sizeof name, fmt, args);
-    va_end(args);
+    PS_PRINT(name, fmt);
     if (f->n_shown > 0 && strlen(name) + sizeof ", " > room) return;
     f->bytes += (size_t)snprintf(f->text + f->bytes, room, "%s%.*s",
                                  f->n_shown > 0 ? ", " : "", (int)room - 1, name);

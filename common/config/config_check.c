@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,10 +17,7 @@ key_error(const ps_config *cfg, const char *path, const char *fmt, ...)
 {
     const ps_yaml *at = ps_yaml_path(cfg->tree, path);
     char text[256];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
+    PS_PRINT(text, fmt);
     return ps_yaml_error(at ? at : cfg->tree, "%s: %s", path, text);
 }
 

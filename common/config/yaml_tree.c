@@ -1,6 +1,5 @@
 #include "yaml_tree.h"
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -46,10 +45,7 @@ typedef struct reader {
 ps_err ps_yaml_error(const ps_yaml *at, const char *fmt, ...)
 {
     char text[768];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
+    PS_PRINT(text, fmt);
     if (at && at->line > 0 && at->file != OVERRIDE)
         return ps_err_set(PS_ERR_CONFIG, "%s:%d: %s", at->file, at->line, text);
     return ps_err_set(PS_ERR_CONFIG, "%s: %s", at ? at->file : "configuration", text);

@@ -1,7 +1,6 @@
 #include "job_keys.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +8,7 @@
 __attribute__((format(printf, 1, 2))) static ps_job_key job_key(const char *fmt, ...)
 {
     ps_job_key key;
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(key.text, sizeof key.text, fmt, args);
-    va_end(args);
+    PS_PRINT(key.text, fmt);
     return key;
 }
 

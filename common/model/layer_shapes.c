@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +13,7 @@ __attribute__((format(printf, 3, 4))) static ps_err
 layer_error(const ps_layer *layer, const ps_yaml *at, const char *fmt, ...)
 {
     char text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
+    PS_PRINT(text, fmt);
     const char *kind = ps_layer_kind_name(layer->written);
     return ps_err_set(PS_ERR_SHAPE, "%s:%d: %s%s%s: %s", at->file, at->line, kind,
                       layer->name[0] ? " " : "", layer->name, text);

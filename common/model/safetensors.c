@@ -42,10 +42,7 @@ __attribute__((format(printf, 3, 4))) static ps_err
 bad(const char *file, const char *tensor, const char *fmt, ...)
 {
     char text[256];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
+    PS_PRINT(text, fmt);
     return ps_err_set(PS_ERR_FORMAT, "%s: %.*s%s%s", file, MAX_MESSAGE_NAME, tensor,
                       tensor[0] ? ": " : "", text);
 }

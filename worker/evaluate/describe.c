@@ -1,7 +1,6 @@
 #include "describe.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 
 #include "device.h"
@@ -73,10 +72,7 @@ __attribute__((format(printf, 3, 4))) static void describe_say(FILE *out, int in
                                                                const char *fmt, ...)
 {
     char text[640];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
+    PS_PRINT(text, fmt);
     ps_print_wrapped(out, ps_terminal_columns(out), 0, indent, text);
 }
 

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -430,10 +429,7 @@ __attribute__((format(printf, 2, 3))) static void predictions_print(const char *
 {
     char said[PATH_MAX + 256];
     const int at = printf("  %-11s ", label);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(said, sizeof said, fmt, args);
-    va_end(args);
+    PS_PRINT(said, fmt);
     ps_print_wrapped(stdout, ps_terminal_columns(stdout), at, at, said);
 }
 

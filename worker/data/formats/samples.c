@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,11 +39,8 @@ ps_err ps_dataset_note(char **notes, const char *fmt, ...)
 {
     const size_t had = *notes ? strlen(*notes) : 0;
     char text[NOTE_BYTES];
-    va_list args;
     if (had > NOTES_BYTES) return PS_OK;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
+    PS_PRINT(text, fmt);
     char *more = realloc(*notes, had + strlen(text) + sizeof "; ");
     if (!more) return ps_err_set(PS_ERR_NOMEM, "%s: no memory", text);
     sprintf(more + had, "%s%s", had > 0 ? "; " : "", text);
