@@ -197,48 +197,44 @@ static ps_err add_list(builder *b, const ps_yaml *list, const char *prefix, int 
     return PS_OK;
 }
 
-/* The place of a key, or of the file where the key is not given. */
-static const char *spec_place_of(const builder *b, const char *key, char out[256])
+/* Names the key's place, or the file where the key is not given. */
+__attribute__((format(printf, 4, 5))) static ps_err
+spec_error(const ps_config *cfg, ps_err code, const char *key, const char *fmt, ...)
 {
-    const ps_yaml *at = b->cfg->tree ? ps_yaml_path(b->cfg->tree, key) : NULL;
-    const char *file = b->cfg->file && b->cfg->file[0] ? b->cfg->file : "configuration";
+    char text[PS_ERR_MESSAGE_BYTES];
+    const ps_yaml *at = cfg->tree ? ps_yaml_path(cfg->tree, key) : NULL;
+    const char *file = cfg->file && cfg->file[0] ? cfg->file : "configuration";
+    PS_PRINT(text, fmt);
     if (at && at->line > 0)
-        snprintf(out, 256, "%s:%d: %s", at->file, at->line, key);
-    else if (at)
-        snprintf(out, 256, "%s: %s", at->file, key);
-    else
-        snprintf(out, 256, "%s: %s", file, key);
-    return out;
+        return ps_err_set(code, "%s:%d: %s: %s", at->file, at->line, key, text);
+    return ps_err_set(code, "%s: %s: %s", at ? at->file : file, key, text);
 }
 
 static ps_err spec_set_input(builder *b)
 {
     const ps_int_list *input = &b->cfg->model.input;
-    char place[256];
     ps_dims *dims = &b->spec->input;
     if (input->n == 0)
-        return ps_err_set(
-            PS_ERR_CONFIG,
-            "%s: is not given: psrun and ps-worker take it from the training "
-            "samples, which a server does not read: give it what "
-            "ps-worker --input prints",
-            spec_place_of(b, "model.input", place));
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.input",
+                          "is not given: psrun and ps-worker take it from the training "
+                          "samples, which a server does not read: give it what "
+                          "ps-worker --input prints");
     if (input->n < 1 || input->n > 3)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "%s: has to be [channels, height, width], [channels, length] "
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.input",
+                          "has to be [channels, height, width], [channels, length] "
                           "or [features], not %d numbers",
-                          spec_place_of(b, "model.input", place), input->n);
+                          input->n);
     dims->n = input->n;
     memcpy(dims->d, input->v, (size_t)input->n * sizeof dims->d[0]);
     for (int i = 0; i < dims->n; i++)
         if (dims->d[i] < 1)
-            return ps_err_set(PS_ERR_CONFIG, "%s: %" PRId64 " is below 1",
-                              spec_place_of(b, "model.input", place), dims->d[i]);
+            return spec_error(b->cfg, PS_ERR_CONFIG, "model.input",
+                              "%" PRId64 " is below 1", dims->d[i]);
     b->spec->sequences = input->n == 2;
     if (input->n == 2) *dims = (ps_dims){3, {dims->d[0], 1, dims->d[1]}};
     if (ps_dims_count_max(dims, PS_LAYER_COUNT_MAX) < 1)
-        return ps_err_set(PS_ERR_CONFIG, "%s: more than %" PRId64 " values a sample",
-                          spec_place_of(b, "model.input", place), PS_LAYER_COUNT_MAX);
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.input",
+                          "more than %" PRId64 " values a sample", PS_LAYER_COUNT_MAX);
     return PS_OK;
 }
 
@@ -246,25 +242,22 @@ static ps_err spec_set_categories(builder *b)
 {
     const ps_int_list *list = &b->cfg->model.categories;
     ps_model_spec *spec = b->spec;
-    char place[256];
     int64_t rows = 0;
     if (list->n == 0) return PS_OK;
     for (int i = 0; i < list->n; i++)
         rows += list->v[i];
     if (spec->input.n != 1 || list->n > spec->input.d[0])
-        return ps_err_set(
-            PS_ERR_CONFIG,
-            "%s: %d inputs of categories: model.input has to be one number, "
-            "not below that",
-            spec_place_of(b, "model.categories", place), list->n);
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.categories",
+                          "%d inputs of categories: model.input has to be one number, "
+                          "not below that",
+                          list->n);
     if (rows >= MAX_ROWS)
-        return ps_err_set(PS_ERR_CONFIG, "%s: more than %d rows",
-                          spec_place_of(b, "model.categories", place), MAX_ROWS - 1);
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.categories", "more than %d rows",
+                          MAX_ROWS - 1);
     if (b->cfg->data.mixup > 0 || b->cfg->data.normalize.n > 0)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "%s: %s changes the numbers of categories: remove it, or set "
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.categories",
+                          "%s changes the numbers of categories: remove it, or set "
                           "data.encoding=onehot",
-                          spec_place_of(b, "model.categories", place),
                           b->cfg->data.mixup > 0 ? "data.mixup" : "data.normalize");
     PS_TRY(ps_mem_zalloc(&spec->categories, (size_t)list->n, sizeof *spec->categories,
                          "model.categories"));
@@ -289,20 +282,18 @@ static ps_err set_class_weights(builder *b)
 {
     const ps_float_list *list = &b->cfg->train.class_weights;
     ps_model_spec *spec = b->spec;
-    char place[256];
     double sum = 0;
     if (list->n == 0) return PS_OK;
     if (list->n != spec->n_outputs)
-        return ps_err_set(
-            PS_ERR_CONFIG, "%s: %d weights; the model has %" PRId64 " classes",
-            spec_place_of(b, "train.class_weights", place), list->n, spec->n_outputs);
+        return spec_error(b->cfg, PS_ERR_CONFIG, "train.class_weights",
+                          "%d weights; the model has %" PRId64 " classes", list->n,
+                          spec->n_outputs);
     PS_TRY(ps_mem_zalloc(&spec->class_weights, (size_t)list->n,
                          sizeof *spec->class_weights, "train.class_weights"));
     for (int i = 0; i < list->n; i++)
         sum += spec->class_weights[i] = (float)list->v[i];
     if (sum > 0) return PS_OK;
-    return ps_err_set(PS_ERR_CONFIG, "%s: all weights are 0",
-                      spec_place_of(b, "train.class_weights", place));
+    return spec_error(b->cfg, PS_ERR_CONFIG, "train.class_weights", "all weights are 0");
 }
 
 /* What only losses of classes have. */
@@ -311,44 +302,40 @@ static ps_err set_classes(builder *b)
     const ps_config_train *t = &b->cfg->train;
     ps_model_spec *spec = b->spec;
     const bool numbers = PS_LOSS_OF_NUMBERS(spec->loss);
-    char place[256];
     spec->label_smoothing = (float)t->label_smoothing;
     spec->ignore_index = (int32_t)t->ignore_index;
     if (!numbers) return set_class_weights(b);
     if (t->label_smoothing == 0 && t->class_weights.n == 0) return PS_OK;
     const char *key =
         t->class_weights.n ? "train.class_weights" : "train.label_smoothing";
-    return ps_err_set(PS_ERR_CONFIG, "%s: is for the losses cross_entropy and nll",
-                      spec_place_of(b, key, place));
+    return spec_error(b->cfg, PS_ERR_CONFIG, key,
+                      "is for the losses cross_entropy and nll");
 }
 
 /* Checks that the last layer's output is what the loss reads. */
 static ps_err set_loss(builder *b, const flow *last)
 {
     ps_model_spec *spec = b->spec;
-    char place[256], text[PS_DIMS_TEXT];
+    char text[PS_DIMS_TEXT];
     spec->loss = b->cfg->model.loss;
-    spec_place_of(b, "model.loss", place);
     if (last->dims.n != 1)
-        return ps_err_set(PS_ERR_SHAPE,
-                          "%s: the last layer's output is %s; it has to be (classes): "
+        return spec_error(b->cfg, PS_ERR_SHAPE, "model.loss",
+                          "the last layer's output is %s; it has to be (classes): "
                           "end with flatten or linear",
-                          place, ps_dims_text(&last->dims, text));
+                          ps_dims_text(&last->dims, text));
     bool logs = spec->layers[last->from].kind == PS_LAYER_LOG_SOFTMAX;
     if (spec->loss == PS_LOSS_NLL && !logs)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "%s: nll reads log-probabilities: end the layers with "
-                          "log_softmax, or take cross_entropy",
-                          place);
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.loss",
+                          "nll reads log-probabilities: end the layers with "
+                          "log_softmax, or take cross_entropy");
     if (spec->loss == PS_LOSS_CROSS_ENTROPY && logs)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "%s: cross_entropy reads logits: leave log_softmax out, or "
-                          "take nll",
-                          place);
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.loss",
+                          "cross_entropy reads logits: leave log_softmax out, or "
+                          "take nll");
     if (spec->loss == PS_LOSS_BCE_WITH_LOGITS &&
         spec->layers[last->from].kind == PS_LAYER_SIGMOID)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "%s: bce_with_logits reads logits: leave sigmoid out", place);
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.loss",
+                          "bce_with_logits reads logits: leave sigmoid out");
     spec->n_outputs = last->dims.d[0];
     return set_classes(b);
 }
@@ -380,21 +367,20 @@ static ps_err spec_freeze(builder *b)
 
 static ps_err spec_build(builder *b)
 {
-    char place[256];
     const ps_yaml *layers =
         b->cfg->tree ? ps_yaml_path(b->cfg->tree, "model.layers") : NULL;
     PS_TRY(spec_set_input(b));
     if (!layers || layers->kind != PS_YAML_LIST || layers->n_items == 0)
-        return ps_err_set(PS_ERR_CONFIG, "%s: has to be a list of layers",
-                          spec_place_of(b, "model.layers", place));
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.layers",
+                          "has to be a list of layers");
     PS_TRY(spec_set_categories(b));
     flow last = {PS_INPUT, b->spec->input};
     PS_TRY(add_embedding(b, layers, &last));
     PS_TRY(add_list(b, layers, "", 0, &last));
     PS_TRY(set_loss(b, &last));
     if (b->spec->table.n_tensors == 0)
-        return ps_err_set(PS_ERR_CONFIG, "%s: no layer has parameters to train",
-                          spec_place_of(b, "model.layers", place));
+        return spec_error(b->cfg, PS_ERR_CONFIG, "model.layers",
+                          "no layer has parameters to train");
     count_consumers(b->spec);
     for (int i = 0; i < b->spec->n_rows; i++)
         b->spec->rows[i].seed = (uint64_t)b->cfg->train.seed;
@@ -411,38 +397,32 @@ ps_err ps_model_spec_init(ps_model_spec *spec, const ps_config *cfg)
 
 ps_err ps_model_spec_check_rows(const ps_model_spec *spec, const ps_config *cfg)
 {
+    const bool rows = spec->n_rows > 0;
     const struct {
         bool wrong;
         const char *key, *mend;
     } cases[] = {
-        {cfg->exchange.name != PS_EXCHANGE_PS, "exchange.name",
+        {!rows && cfg->checkpoint.rows_full_every > 1, "checkpoint.rows_full_every",
+         "has to be 1: there are no rows"},
+        {!rows && cfg->rows.buddy, "rows.buddy", "has to be false: there are no rows"},
+        {rows && cfg->exchange.name != PS_EXCHANGE_PS, "exchange.name",
          "has to be ps: the rows live on servers (psrun -s 1)"},
-        {ps_config_two_levels(cfg), "exchange.levels", "has to be 1"},
-        {cfg->sync.policy != PS_POLICY_BSP, "sync.policy",
+        {rows && ps_config_two_levels(cfg), "exchange.levels", "has to be 1"},
+        {rows && cfg->sync.policy != PS_POLICY_BSP, "sync.policy",
          "has to be bsp: rows are stepped with all workers' gradients"},
-        {cfg->train.ema > 0, "train.ema", "has to be 0: rows have no average"},
-        {cfg->data.mixup > 0, "data.mixup", "has to be 0: ids cannot be mixed"},
-        {cfg->loss_scale.use == PS_SWITCH_ON, "loss_scale.use",
+        {rows && cfg->train.ema > 0, "train.ema", "has to be 0: rows have no average"},
+        {rows && cfg->data.mixup > 0, "data.mixup", "has to be 0: ids cannot be mixed"},
+        {rows && cfg->loss_scale.use == PS_SWITCH_ON, "loss_scale.use",
          "has to be off: gradients of rows are not scaled"},
-        {cfg->train.precision == PS_PRECISION_FP16, "train.precision",
+        {rows && cfg->train.precision == PS_PRECISION_FP16, "train.precision",
          "has to be float32 or bf16: gradients of rows are not scaled"},
-        {cfg->train.device.kind == PS_DEVICE_CUDA, "train.device", "has to be cpu"},
+        {rows && cfg->train.device.kind == PS_DEVICE_CUDA, "train.device",
+         "has to be cpu"},
     };
-    const builder b = {.cfg = cfg};
-    char place[256];
-    if (spec->n_rows == 0 && cfg->checkpoint.rows_full_every > 1)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "%s: without embedding_bag it has to be 1: there are no rows",
-                          spec_place_of(&b, "checkpoint.rows_full_every", place));
-    if (spec->n_rows == 0 && cfg->rows.buddy)
-        return ps_err_set(
-            PS_ERR_CONFIG,
-            "%s: without embedding_bag it has to be false: there are no rows",
-            spec_place_of(&b, "rows.buddy", place));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && spec->n_rows > 0; i++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (cases[i].wrong)
-            return ps_err_set(PS_ERR_CONFIG, "%s: with embedding_bag it %s",
-                              spec_place_of(&b, cases[i].key, place), cases[i].mend);
+            return spec_error(cfg, PS_ERR_CONFIG, cases[i].key, "%s embedding_bag it %s",
+                              rows ? "with" : "without", cases[i].mend);
     return PS_OK;
 }
 
