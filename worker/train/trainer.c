@@ -396,47 +396,37 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
     const ps_trainer_window *w = &t->since_record;
     const ps_trainer_result *r = t->result;
     const bool summed = t->sums_epoch == t->epoch; // has the epoch a record yet?
-    double *sums = s->loss_sums, *samples = s->loss_samples, *correct = s->correct,
-           *counted = s->counted, *own_steps = s->own_steps, *batches = s->batches;
-    sums[t->rank] = w->loss_sum;
-    samples[t->rank] = (double)w->samples;
-    correct[t->rank] = (double)w->correct;
-    counted[t->rank] = (double)w->counted;
-    *s = (ps_trainer_snapshot){.step = t->step,
-                               .epoch = t->epoch,
-                               .position = t->position,
-                               .samples = r->samples,
-                               .skipped_steps = r->skipped_steps,
-                               .seconds = r->seconds,
-                               .epoch_loss_sum = summed ? t->epoch_loss_sum : 0,
-                               .epoch_samples = summed ? t->epoch_samples : 0,
-                               .epoch_correct = summed ? t->epoch_correct : 0,
-                               .epoch_counted = summed ? t->epoch_counted : 0,
-                               .step_loss = t->step_loss,
-                               .window_steps = w->steps,
-                               .window_samples = w->global_samples,
-                               .window_seconds = w->seconds,
-                               .window_wait_seconds = w->wait_seconds,
-                               .n_ranks = s->n_ranks,
-                               .loss_sums = sums,
-                               .loss_samples = samples,
-                               .correct = correct,
-                               .counted = counted,
-                               .own_steps = own_steps,
-                               .batches = batches,
-                               .metrics_bytes = t->metrics_bytes > 0
-                                                    ? t->metrics_bytes
-                                                    : ps_metrics_bytes(t->o.metrics),
-                               .best = t->best,
-                               .best_epoch = t->best_epoch,
-                               .patience_best = t->patience.best,
-                               .patience_in_row = t->patience.in_row,
-                               .plateau_best = t->plateau.best,
-                               .plateau_bad = t->plateau.bad,
-                               .plateau_cooldown = t->plateau.cooldown,
-                               .plateau_cuts = t->plateau.cuts,
-                               .train_samples = (uint64_t)t->o.train->n,
-                               .train_mark = t->o.train_mark};
+    s->loss_sums[t->rank] = w->loss_sum;
+    s->loss_samples[t->rank] = (double)w->samples;
+    s->correct[t->rank] = (double)w->correct;
+    s->counted[t->rank] = (double)w->counted;
+    s->step = t->step;
+    s->epoch = t->epoch;
+    s->position = t->position;
+    s->samples = r->samples;
+    s->skipped_steps = r->skipped_steps;
+    s->seconds = r->seconds;
+    s->epoch_loss_sum = summed ? t->epoch_loss_sum : 0;
+    s->epoch_samples = summed ? t->epoch_samples : 0;
+    s->epoch_correct = summed ? t->epoch_correct : 0;
+    s->epoch_counted = summed ? t->epoch_counted : 0;
+    s->step_loss = t->step_loss;
+    s->window_steps = w->steps;
+    s->window_samples = w->global_samples;
+    s->window_seconds = w->seconds;
+    s->window_wait_seconds = w->wait_seconds;
+    s->metrics_bytes =
+        t->metrics_bytes > 0 ? t->metrics_bytes : ps_metrics_bytes(t->o.metrics);
+    s->best = t->best;
+    s->best_epoch = t->best_epoch;
+    s->patience_best = t->patience.best;
+    s->patience_in_row = t->patience.in_row;
+    s->plateau_best = t->plateau.best;
+    s->plateau_bad = t->plateau.bad;
+    s->plateau_cooldown = t->plateau.cooldown;
+    s->plateau_cuts = t->plateau.cuts;
+    s->train_samples = (uint64_t)t->o.train->n;
+    s->train_mark = t->o.train_mark;
     t->pace->fill(t, s);
 }
 
