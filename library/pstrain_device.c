@@ -777,10 +777,7 @@ ps_err pstrain_device_finish(pstrain_session *s)
         if (!d->tensors[t].given)
             return ps_err_set(PS_ERR_ARG, "%s was not pushed in step %" PRIu64,
                               device_table(d)[t].name, s->step);
-    pthread_mutex_lock(&d->lock);
-    d->finishing = true;
-    pthread_cond_signal(&d->work);
-    pthread_mutex_unlock(&d->lock);
+    ps_cond_set(&d->work, &d->lock, &d->finishing);
     return PS_OK;
 }
 
@@ -880,10 +877,7 @@ void pstrain_device_destroy(struct pstrain_device **pointer)
     device *d = *pointer;
     if (!d) return;
     *pointer = NULL;
-    pthread_mutex_lock(&d->lock);
-    d->ends = true;
-    pthread_cond_signal(&d->work);
-    pthread_mutex_unlock(&d->lock);
+    ps_cond_set(&d->work, &d->lock, &d->ends);
     ps_thread_join(&d->thread);
     if (!device_leave_gpu(d)) return; // the GPU still calls device_tell
     pthread_mutex_destroy(&d->lock);

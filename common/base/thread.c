@@ -55,3 +55,11 @@ bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadl
     pthread_cond_timedwait(cond, lock, &at);
     return !ps_deadline_passed(deadline);
 }
+
+void ps_cond_set(pthread_cond_t *cond, pthread_mutex_t *lock, bool *what)
+{
+    pthread_mutex_lock(lock);
+    *what = true;
+    pthread_cond_broadcast(cond);
+    pthread_mutex_unlock(lock);
+}

@@ -26,5 +26,7 @@ void ps_cond_init(pthread_cond_t *cond);
 /* Waits until cond is signalled; the caller holds the lock. It may return earlier, so
  * call it in a loop. False when the deadline has passed. */
 bool ps_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, ps_deadline deadline);
+/* Sets what they wait for, under the lock, and wakes all. */
+void ps_cond_set(pthread_cond_t *cond, pthread_mutex_t *lock, bool *what);
 
 #endif

@@ -522,10 +522,7 @@ static void on_answer(ps_member *m, const ps_control *c)
 
 static void on_end(ps_member *m)
 {
-    pthread_mutex_lock(&m->lock);
-    m->ended = true;
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
+    ps_cond_set(&m->changed, &m->lock, &m->ended);
     ps_event_set(&m->end);
 }
 
@@ -622,10 +619,7 @@ static void receive_all(ps_member *m)
 
 static void set_deserted(ps_member *m)
 {
-    pthread_mutex_lock(&m->lock);
-    m->deserted = true;
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
+    ps_cond_set(&m->changed, &m->lock, &m->deserted);
 }
 
 /* Ends the job here when the coordinator is gone. */

@@ -223,10 +223,7 @@ ps_monitor *ps_monitor_start(const ps_monitor_options *o)
 
 static void monitor_stop_thread(ps_monitor *m)
 {
-    pthread_mutex_lock(&m->lock);
-    m->stop = true;
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
+    ps_cond_set(&m->changed, &m->lock, &m->stop);
     ps_thread_join(&m->thread);
 }
 

@@ -183,10 +183,7 @@ void ps_checkpointer_destroy(ps_checkpointer **pointer)
 {
     ps_checkpointer *c = *pointer;
     if (!c) return;
-    pthread_mutex_lock(&c->lock);
-    c->stop = true;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
+    ps_cond_set(&c->changed, &c->lock, &c->stop);
     ps_thread_join(&c->thread);
     ps_snapshot_pair_fini(&c->pair);
     free(c->rows);

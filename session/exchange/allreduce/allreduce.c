@@ -453,10 +453,7 @@ void ps_allreduce_stats(const ps_exchange *base, ps_exchange_stats *out)
 
 static void end_thread(allreduce *x)
 {
-    pthread_mutex_lock(&x->lock);
-    x->stopping = true;
-    pthread_cond_broadcast(&x->changed);
-    pthread_mutex_unlock(&x->lock);
+    ps_cond_set(&x->changed, &x->lock, &x->stopping);
     /* After a failure the thread may be inside a call that nobody will answer. */
     if (!x->stopped && x->collective) x->collective->ops->abort(x->collective);
     ps_thread_join(&x->thread);

@@ -494,10 +494,7 @@ void ps_loader_release(ps_loader *l, ps_loaded *batch)
 
 static void stop_fillers(ps_loader *l)
 {
-    pthread_mutex_lock(&l->lock);
-    l->stop = true;
-    pthread_cond_broadcast(&l->work);
-    pthread_mutex_unlock(&l->lock);
+    ps_cond_set(&l->work, &l->lock, &l->stop);
     for (int i = 0; i < l->n_fillers; i++) {
         filler *f = &l->fillers[i];
         ps_thread_join(&f->thread);

@@ -176,10 +176,7 @@ void ps_cpu_waits_stop(ps_cpu_waits **out)
 {
     ps_cpu_waits *w = *out;
     if (!w) return;
-    pthread_mutex_lock(&w->lock);
-    w->stop = true;
-    pthread_cond_signal(&w->changed);
-    pthread_mutex_unlock(&w->lock);
+    ps_cond_set(&w->changed, &w->lock, &w->stop);
     ps_thread_join(&w->thread);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
