@@ -105,12 +105,13 @@ ps_class_rates ps_confusion_rates(const ps_confusion *c, int64_t class)
                             .f1 = part_of(2 * found, taken + samples)};
 }
 
-void ps_confusion_write_number(FILE *out, const char *name, double value)
+void ps_confusion_write_number(FILE *out, const char *before, const char *name,
+                               double value)
 {
     if (isfinite(value))
-        fprintf(out, "\"%s\": %.9g", name, value);
+        fprintf(out, "%s\"%s\": %.9g", before, name, value);
     else
-        fprintf(out, "\"%s\": null", name);
+        fprintf(out, "%s\"%s\": null", before, name);
 }
 
 static void confusion_write_matrix(const ps_confusion *c, FILE *out)
@@ -139,38 +140,32 @@ void ps_confusion_write_name(FILE *out, const char *name)
     json_decref(string);
 }
 
-static void confusion_write_rates(FILE *out, const ps_class_rates *r)
+static void confusion_write_rates(FILE *out, const char *before, const ps_class_rates *r)
 {
-    ps_confusion_write_number(out, "recall", r->recall);
-    fputs(", ", out);
-    ps_confusion_write_number(out, "precision", r->precision);
-    fputs(", ", out);
-    ps_confusion_write_number(out, "f1", r->f1);
+    ps_confusion_write_number(out, before, "recall", r->recall);
+    ps_confusion_write_number(out, ", ", "precision", r->precision);
+    ps_confusion_write_number(out, ", ", "f1", r->f1);
 }
 
 void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
                              double auc, double loss, FILE *out)
 {
-    fprintf(out, "{\"samples\": %" PRId64 ", ", c->samples);
-    ps_confusion_write_number(out, "loss", loss);
-    fputs(", ", out);
-    ps_confusion_write_number(out, "accuracy", part_of(c->top1, c->samples));
-    fputs(", ", out);
-    ps_confusion_write_number(out, "top5_accuracy",
+    fprintf(out, "{\"samples\": %" PRId64, c->samples);
+    ps_confusion_write_number(out, ", ", "loss", loss);
+    ps_confusion_write_number(out, ", ", "accuracy", part_of(c->top1, c->samples));
+    ps_confusion_write_number(out, ", ", "top5_accuracy",
                               ps_confusion_has_top5(c) ? part_of(c->top5, c->samples)
                                                        : NAN);
-    fputs(",\n", out);
-    confusion_write_rates(out, mean);
-    fputs(", ", out);
-    ps_confusion_write_number(out, "auc", auc);
+    confusion_write_rates(out, ",\n", mean);
+    ps_confusion_write_number(out, ", ", "auc", auc);
     fputs(",\n\"classes\": [", out);
     for (int64_t i = 0; i < c->n; i++) {
         const ps_class_rates rates = ps_confusion_rates(c, i);
         const char *name = ps_class_name(c->names, i);
         fprintf(out, "%s\n  {\"class\": %" PRId64, i ? "," : "", i);
         if (name) ps_confusion_write_name(out, name);
-        fprintf(out, ", \"samples\": %" PRId64 ", ", ps_confusion_labelled(c, i));
-        confusion_write_rates(out, &rates);
+        fprintf(out, ", \"samples\": %" PRId64, ps_confusion_labelled(c, i));
+        confusion_write_rates(out, ", ", &rates);
         fputc('}', out);
     }
     fputs("]", out);

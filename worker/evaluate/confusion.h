@@ -48,7 +48,8 @@ void ps_confusion_write_json(const ps_confusion *c, const ps_class_rates *mean,
 
 /* , "name": "Rome", in ASCII alone. */
 void ps_confusion_write_name(FILE *out, const char *name);
-/* "name": value; null for NAN. */
-void ps_confusion_write_number(FILE *out, const char *name, double value);
+/* before, then "name": value; null for NAN. */
+void ps_confusion_write_number(FILE *out, const char *before, const char *name,
+                               double value);
 
 #endif

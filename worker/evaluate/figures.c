@@ -277,11 +277,9 @@ ps_measures ps_figures_measure(const ps_figures *f)
 
 static void figures_write_errors(const errors *e, FILE *out)
 {
-    ps_confusion_write_number(out, "mae", e->mae);
-    fputs(", ", out);
-    ps_confusion_write_number(out, "rmse", e->rmse);
-    fputs(", ", out);
-    ps_confusion_write_number(out, "r2", e->r2);
+    ps_confusion_write_number(out, ", ", "mae", e->mae);
+    ps_confusion_write_number(out, ", ", "rmse", e->rmse);
+    ps_confusion_write_number(out, ", ", "r2", e->r2);
 }
 
 void ps_figures_write_json(const ps_figures *f, FILE *out)
@@ -294,9 +292,8 @@ void ps_figures_write_json(const ps_figures *f, FILE *out)
     }
     const errors all = {m.mae, m.rmse, m.r2};
     const ps_preprocessing *state = f->set ? f->set->preprocessing : NULL;
-    fprintf(out, "{\"samples\": %" PRId64 ", ", m.samples);
-    ps_confusion_write_number(out, "loss", f->loss);
-    fputs(", ", out);
+    fprintf(out, "{\"samples\": %" PRId64, m.samples);
+    ps_confusion_write_number(out, ", ", "loss", f->loss);
     figures_write_errors(&all, out);
     fputs(",\n\"numbers\": [", out);
     for (int64_t k = 0; k < f->n_numbers; k++) {
@@ -304,7 +301,6 @@ void ps_figures_write_json(const ps_figures *f, FILE *out)
         fprintf(out, "%s\n  {\"number\": %" PRId64, k ? "," : "", k);
         if (state && state->named && k < state->n_targets)
             ps_confusion_write_name(out, state->targets[k].name);
-        fputs(", ", out);
         figures_write_errors(&e, out);
         fputc('}', out);
     }
