@@ -373,6 +373,8 @@ typedef struct ps_config_sections {
 } ps_config_sections;
 
 void ps_config_hash_sections(const ps_config *cfg, ps_config_sections *out);
+/* The index of the key's section, which is added when it is new. */
+int ps_config_section_of(ps_config_sections *s, const char *path);
 
 /* All keys with type, default, range and help: for --help, or as a Markdown table. */
 void ps_config_print_help(FILE *out);

@@ -169,8 +169,7 @@ uint64_t ps_config_hash(const ps_config *cfg)
     return ps_hash_value(&h);
 }
 
-/* The index of the key's section, which is added when it is new. */
-static int section_of(ps_config_sections *s, const char *path)
+int ps_config_section_of(ps_config_sections *s, const char *path)
 {
     size_t n = strcspn(path, ".");
     int i = 0;
@@ -192,9 +191,10 @@ void ps_config_hash_sections(const ps_config *cfg, ps_config_sections *out)
     for (int i = 0; i < ps_config_n_keys; i++) {
         const ps_config_key *key = &ps_config_keys[i];
         if (key->scope != PS_SCOPE_JOB) continue;
-        hash_value(&hashes[section_of(out, key->path)], cfg, key);
+        hash_value(&hashes[ps_config_section_of(out, key->path)], cfg, key);
     }
-    ps_hash_u64(&hashes[section_of(out, PS_CONFIG_LAYERS)], ps_config_hash_layers(cfg));
+    ps_hash_u64(&hashes[ps_config_section_of(out, PS_CONFIG_LAYERS)],
+                ps_config_hash_layers(cfg));
     for (int i = 0; i < out->n; i++)
         out->hashes[i] = ps_hash_value(&hashes[i]);
 }

@@ -8,7 +8,7 @@
 #include "nearest_name.h"
 #include "parse_text.h"
 
-enum { PATH_BYTES = 256, MAX_KEYS = 256, MAX_SECTIONS = 32, SECTION_BYTES = 32 };
+enum { PATH_BYTES = 256, MAX_KEYS = 256 };
 
 /* ---- values ---- */
 
@@ -245,28 +245,15 @@ ps_err ps_config_read_default(ps_config *cfg, const ps_config_key *key)
 
 /* ---- unknown keys ---- */
 
-/* Lists each section once: the table has the keys of a section one after the other. */
-static int list_sections(char (*names)[SECTION_BYTES])
-{
-    int n = 0;
-    for (int i = 0; i < ps_config_n_keys; i++) {
-        const char *path = ps_config_keys[i].path;
-        char name[SECTION_BYTES];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "."), path);
-        if (n > 0 && strcmp(names[n - 1], name) == 0) continue;
-        if (n < MAX_SECTIONS) memcpy(names[n++], name, sizeof name);
-    }
-    return n;
-}
-
 static ps_err unknown_section(const ps_yaml *at, const char *path)
 {
-    char names[MAX_SECTIONS][SECTION_BYTES];
-    const char *known[MAX_SECTIONS];
-    int n = list_sections(names);
-    for (int i = 0; i < n; i++)
-        known[i] = names[i];
-    const char *near = ps_nearest_name(path, known, n);
+    ps_config_sections all = {0};
+    const char *known[PS_CONFIG_SECTIONS_MAX];
+    for (int i = 0; i < ps_config_n_keys; i++)
+        ps_config_section_of(&all, ps_config_keys[i].path);
+    for (int i = 0; i < all.n; i++)
+        known[i] = all.names[i];
+    const char *near = ps_nearest_name(path, known, all.n);
     if (near)
         return ps_yaml_error(at, "%s: unknown section; did you mean %s?", path, near);
     return ps_yaml_error(at, "%s: unknown section (--help lists all keys)", path);
