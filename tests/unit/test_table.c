@@ -415,6 +415,30 @@ TEST(dates_that_texts_put_in_another_order_are_doubted)
     check_order("when,y\n1.5 m,0\n3.2 m,1\n2.1 m,0\n", (int64_t[]){0, 2, 1}, NULL);
 }
 
+/* The order of data.test_by stands behind the keys, and is none of them: numbers there
+ * are no places among texts. */
+TEST(keys_are_the_columns_of_data_drop_alone)
+{
+    static const char text[] = "id,when,x,y\na,2024.5,1,0\nb,2023,2,1\nc,2025,4,2\n";
+    ps_config_data data = data_of("y\n");
+    ps_preprocessing *fitted = NULL;
+    ps_dataset set, again;
+    data.test_by = (char *)"when";
+    for (int i = 0; i < 2; i++) {
+        data.drop = (char *)(i == 0 ? "id\n" : "when\nid\n");
+        assert_ok(parse(text, &data, &classes, &fitted, &set));
+        assert_ok(parse(text, &data, &classes, &fitted, &again));
+        assert_int_equal(again.key_names.n, 1 + i);
+        assert_string_equal(again.key_names.names[i], "id");
+        assert_int_equal(again.keys.n, 3 * (1 + i));
+        assert_string_equal(again.keys.names[3 * (1 + i) - 1], "c");
+        if (i == 1) assert_string_equal(again.keys.names[0], "2024.5");
+        ps_dataset_fini(&again);
+        ps_dataset_fini(&set);
+        ps_preprocessing_destroy(&fitted);
+    }
+}
+
 /* A job that begins with the weights of another one. */
 TEST(columns_that_weights_read_otherwise_are_refused)
 {

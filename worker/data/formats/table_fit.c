@@ -451,11 +451,19 @@ static ps_err make_answers(const ps_table *t, const ps_preprocessing *p, ps_data
     return ps_mem_zalloc(&out->labels, n, sizeof *out->labels, "labels");
 }
 
+static int64_t count_keys(const ps_table *t)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < t->n_columns; k++)
+        n += t->columns[k].use == PS_COLUMN_KEY;
+    return n;
+}
+
 /* The texts of the columns that data.drop names. */
 static ps_err make_keys(const ps_table *t, ps_dataset *out)
 {
-    const int64_t first = t->n_inputs + t->n_targets, n = t->n_columns - first;
-    if (n == 0 || t->columns[first].use != PS_COLUMN_KEY) return PS_OK;
+    const int64_t first = t->n_inputs + t->n_targets, n = count_keys(t);
+    if (n == 0) return PS_OK;
     PS_TRY(ps_mem_zalloc(&out->key_names.names, (size_t)n, sizeof(char *), "keys"));
     PS_TRY(ps_mem_zalloc(&out->keys.names, (size_t)(n * t->n), sizeof(char *), "keys"));
     for (int64_t k = 0; k < n; k++) {
