@@ -166,6 +166,23 @@ IN_FOLDER(a_link_that_leads_nowhere_is_no_missing_test_set)
                  "t10k-images-idx3-ubyte: No such");
 }
 
+static void check_path(const char *folder, const char *name, const char *path)
+{
+    char *out;
+    assert_ok(ps_data_path(folder, name, &out));
+    assert_string_equal(out, path);
+    free(out);
+}
+
+/* As messages and predictions.csv have it. */
+IN_FOLDER(a_part_that_is_the_folder_itself_has_its_path)
+{
+    check_path("pets", ".", "pets");
+    check_path("pets", "train", "pets/train");
+    check_path("pets", ".hidden", "pets/.hidden");
+    check_path("pets", "/elsewhere", "/elsewhere");
+}
+
 IN_FOLDER(split_texts_are_parsed)
 {
     ps_data_spec spec;

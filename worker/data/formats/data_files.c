@@ -109,6 +109,7 @@ ps_err ps_data_folder(const char *path, const char *config_file, char **out)
 ps_err ps_data_path(const char *folder, const char *name, char **out)
 {
     if (name[0] == '/') return ps_mem_strdup(out, name);
+    if (strcmp(name, ".") == 0) return ps_mem_strdup(out, folder);
     if (asprintf(out, "%s/%s", folder, name) >= 0) return PS_OK;
     *out = NULL;
     return ps_err_set(PS_ERR_NOMEM, "%s: no memory", name);
