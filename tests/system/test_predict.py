@@ -539,6 +539,16 @@ class Describe(JobTest):
             said = run_well([TORCH, "-c", EXPORTED, ROOT / "bench", BIN.parent, config, source])
             self.assertLess(float(said.split()[-1]), 1e-6, config)
 
+    def test_the_source_says_what_samples_become(self):
+        said = self.psrun("--export-torch", ROOT / "configs/mnist-basicnet.yaml")
+        self.assertIn(f"Samples of uint8 are multiplied by {1 / 255:.9g} (data.scale).\n", said)
+        self.assertIn("Then x becomes (x - mean) / deviation, of data.normalize:\n[0.1307, 0.3081].\n", said)
+        table = self.file("table.yaml", "data: {kind: csv, train: t.csv, target: y}\nmodel: {input: [2], layers: [linear: {out: 2}]}\n")
+        said = self.psrun("--export-torch", table)
+        self.assertIn("Inputs are not the table's cells", said)
+        self.assertLess(max(map(len, said.splitlines())), 90)
+        self.assertNotIn("uint8", said + self.psrun("--export-torch", ROOT / "configs/synthetic-vgg11.yaml"))
+
     @needs_torch
     def test_any_name_in_pytorch(self):
         config, x, source = self.path("names.yaml"), self.path("x.npy"), self.path("model.py")

@@ -16,15 +16,22 @@ static const char HEADER[] =
     "    model.load_state_dict(load_file(\"model.safetensors\"))\n"
     "    model.eval()\n"
     "\n"
-    "Input: (N%s). Output: (N, %" PRId64 "); loss: %s.\n"
-    "\"\"\"\n"
-    "import torch\n"
-    "from torch import nn\n"
-    "from torch.nn import functional as F\n"
-    "\n\n"
-    "class Model(nn.Module):\n"
-    "    def __init__(self):\n"
-    "        super().__init__()\n";
+    "Input: (N%s). Output: (N, %" PRId64 "); loss: %s.\n";
+
+static const char OF_TABLES[] =
+    "Inputs are not the table's cells: numbers are scaled (data.standardize), and\n"
+    "categories become 1 or 0 (embedded ones: their places), by \"preprocessing\" in\n"
+    "the metadata of model.safetensors. Targets that are numbers are scaled, too.\n"
+    "psrun --predict does the first, and undoes the second.\n";
+
+static const char IMPORTS[] = "\"\"\"\n"
+                              "import torch\n"
+                              "from torch import nn\n"
+                              "from torch.nn import functional as F\n"
+                              "\n\n"
+                              "class Model(nn.Module):\n"
+                              "    def __init__(self):\n"
+                              "        super().__init__()\n";
 
 /* By _modules, where a name may also be that of a method. nn.Module's own train() fails
  * where a child is called "training". */
@@ -341,6 +348,25 @@ static void print_forward(const ps_model_spec *spec, FILE *out)
     fputs("        return x\n", out);
 }
 
+/* What a sample goes through before the model gets it: whoever feeds stored samples gets
+ * wrong outputs, without a word. */
+static void print_samples(const ps_config_data *d, FILE *out)
+{
+    if (ps_data_is_made(d->kind)) return;
+    if (d->kind == PS_DATA_CSV) {
+        if (d->target[0]) fputs(OF_TABLES, out);
+        return;
+    }
+    if (d->kind == PS_DATA_IMAGE_FOLDER || d->resize.n > 0)
+        fputs("Pictures are first resized and cropped (data.resize, data.crop).\n", out);
+    fprintf(out, "Samples of uint8 are multiplied by %.9g (data.scale).\n", d->scale);
+    if (d->normalize.n == 0) return;
+    fputs("Then x becomes (x - mean) / deviation, of data.normalize:\n[", out);
+    for (int i = 0; i < d->normalize.n; i++)
+        fprintf(out, "%s%.9g", i > 0 ? ", " : "", d->normalize.v[i]);
+    fputs("].\n", out);
+}
+
 static ps_err export_check(const ps_model_spec *spec)
 {
     for (int i = 0; i < spec->n_layers; i++) {
@@ -370,6 +396,8 @@ ps_err ps_export_torch(const ps_config *config, FILE *out)
         fputs("\"\"\"The model ", out);
         print_text(name, out);
         fprintf(out, HEADER, PS_VERSION, shape, spec.n_outputs, LOSSES[spec.loss]);
+        print_samples(&config->data, out);
+        fputs(IMPORTS, out);
         print_init(&spec, out);
         print_forward(&spec, out);
     }
