@@ -85,6 +85,13 @@ uint32_t ps_job_key_table(const char *key)
                : (uint32_t)strtoul(key + strlen(PS_JOB_KEY_TABLE), NULL, 10);
 }
 
+bool ps_job_key_outlives_tables(const char *key)
+{
+    const char *rank = strchr(key, '/'), *what = rank ? strchr(rank + 1, '/') : NULL;
+    return what && (strcmp(what, "/array") == 0 || strcmp(what, "/rows") == 0 ||
+                    job_keys_begins_with(what, "/link/"));
+}
+
 bool ps_job_key_may_set(const char *key, ps_role role, int rank)
 {
     static const char *const of_worker_0[] = {"job/", "file/", "buffers/", "nccl/"};

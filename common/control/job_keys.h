@@ -30,7 +30,7 @@
  *   job/<rank>/piece      a part of an array, to that worker                  worker 0
  *   gloo/...              what Gloo's Store keeps                             any worker
  *   table/<n>/KEY         KEY, once the job has its n-th other table of tensors
- *                         (ps_member_next_table)                                  KEY's
+ *                         (ps_member_next_table), if it is the table's            KEY's
  */
 #ifndef PS_JOB_KEYS_H
 #define PS_JOB_KEYS_H
@@ -71,6 +71,10 @@ ps_job_key ps_job_key_link(int worker, bool shm);
 
 /* Of which other table the key is; 0: of none. */
 uint32_t ps_job_key_table(const char *key);
+/* Whether the key is the same with every table. A worker's thread may come to the next
+ * table while another thread of it, or of another worker, uses such keys; and a server
+ * has set its rows' before the first table. */
+bool ps_job_key_outlives_tables(const char *key);
 
 /* Whether the member may set the key. Keys that are not in the list are the workers'. */
 bool ps_job_key_may_set(const char *key, ps_role role, int rank);

@@ -927,7 +927,7 @@ static ps_err member_set_key(const ps_member *m, ps_control *c, const char *key)
 {
     const uint32_t table = atomic_load(&m->table);
     char text[2 * PS_CONTROL_NAME_MAX];
-    if (table == 0) return ps_control_set_name(c, key);
+    if (table == 0 || ps_job_key_outlives_tables(key)) return ps_control_set_name(c, key);
     snprintf(text, sizeof text, PS_JOB_KEY_TABLE "%" PRIu32 "/%s", table, key);
     return ps_control_set_name(c, text);
 }

@@ -135,3 +135,36 @@ TEST(test_one_alone_is_named)
             strstr(r.worker[i].text, "worker 1 adds parameters, and worker 0"));
     }
 }
+
+static int share(rig_worker *w, uint8_t value)
+{
+    uint8_t bytes[1000];
+    memset(bytes, w->rank == 0 ? value : 0, sizeof bytes);
+    RIG_TRY(pstrain_broadcast(w->s, bytes, sizeof bytes, 0));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        assert_int_equal(bytes[i], value);
+    return 0;
+}
+
+/* As a thread of collectives may do beside the one that makes steps. */
+static int share_beside(rig_worker *w)
+{
+    pstrain_arenas *old = NULL;
+    RIG_TRY(open_table(w, 0, NULL));
+    RIG_TRY(make_steps(w, 0));
+    RIG_TRY(share(w, 1));
+    if (w->rank == 1) RIG_TRY(share(w, 2));
+    RIG_TRY(pstrain_close_table(w->s, &old));
+    pstrain_arenas_free(&old);
+    if (w->rank == 0) RIG_TRY(share(w, 2));
+    RIG_TRY(share(w, 3));
+    int kept = 1;
+    RIG_TRY(pstrain_rows_kept(w->s, 1, &kept));
+    assert_int_equal(kept, 0);
+    return pstrain_close(w->s);
+}
+
+TEST(test_what_is_shared_is_of_no_table)
+{
+    rig_run(&(rig){.servers = 2, .workers = 2, .run = share_beside});
+}
