@@ -188,6 +188,7 @@ static ps_err library_create(const pstrain_options *given, pstrain_session **out
     memcpy(&o, given, given->struct_size < sizeof o ? given->struct_size : sizeof o);
     PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
     ps_life_init(&s->life);
+    pthread_mutex_init(&s->lock, NULL);
     s->pid = getpid();
     s->rank = -1;
     s->interrupted = o.interrupted;
@@ -301,5 +302,6 @@ void pstrain_destroy(pstrain_session **session)
     ps_config_fini(&s->config);
     ps_config_fini(&s->join_defaults);
     ps_life_fini(&s->life);
+    pthread_mutex_destroy(&s->lock);
     free(s);
 }

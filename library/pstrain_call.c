@@ -43,6 +43,14 @@ int pstrain_leave(pstrain_session *s, pstrain_lane lane, ps_err err)
     return (int)err;
 }
 
+ps_deadline pstrain_step_deadline(pstrain_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const ps_deadline deadline = ps_config_step_deadline(pstrain_config(s));
+    pthread_mutex_unlock(&s->lock);
+    return deadline;
+}
+
 const ps_config *pstrain_config(const pstrain_session *s)
 {
     return s->full ? s->full : &s->config;

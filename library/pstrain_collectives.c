@@ -98,8 +98,8 @@ static ps_err collectives_meet(pstrain_session *s, const call *c, const void *in
     own[1] = (double)c->bytes;
     if (in && c->bytes <= INLINE_BYTES)
         collectives_pack(own + HEAD_DOUBLES, in, c->bytes);
-    ps_err err = ps_member_reduce(s->member, "collective", *values, n,
-                                  ps_config_step_deadline(pstrain_config(s)));
+    ps_err err =
+        ps_member_reduce(s->member, "collective", *values, n, pstrain_step_deadline(s));
     for (int r = 0; r < s->world_size && err == PS_OK; r++) {
         const double *head = *values + (size_t)r * PART;
         if (head[0] != code_of(c) || head[1] != (double)c->bytes)
@@ -121,7 +121,7 @@ static ps_err gather_doubles(pstrain_session *s, const void *in, uint64_t bytes,
     PS_TRY(ps_mem_zalloc(&values, n, sizeof *values, "a collective"));
     collectives_pack(values + words * (size_t)s->rank, in, bytes);
     ps_err err = ps_member_reduce(s->member, "collective/bytes", values, n,
-                                  ps_config_step_deadline(pstrain_config(s)));
+                                  pstrain_step_deadline(s));
     for (int r = 0; r < s->world_size && err == PS_OK; r++)
         collectives_unpack(out + (size_t)r * bytes, values + words * (size_t)r, bytes);
     free(values);
@@ -131,8 +131,7 @@ static ps_err gather_doubles(pstrain_session *s, const void *in, uint64_t bytes,
 static ps_err put_piece(pstrain_session *s, const void *in, uint64_t bytes)
 {
     const ps_job_key key = ps_job_key_array(s->rank);
-    return ps_member_put(s->member, key.text, in, bytes,
-                         ps_config_step_deadline(pstrain_config(s)));
+    return ps_member_put(s->member, key.text, in, bytes, pstrain_step_deadline(s));
 }
 
 static ps_err get_piece(pstrain_session *s, int rank, uint64_t bytes, void *out)
@@ -140,8 +139,7 @@ static ps_err get_piece(pstrain_session *s, int rank, uint64_t bytes, void *out)
     const ps_job_key key = ps_job_key_array(rank);
     void *value;
     size_t n;
-    PS_TRY(ps_member_get(s->member, key.text, &value, &n,
-                         ps_config_step_deadline(pstrain_config(s))));
+    PS_TRY(ps_member_get(s->member, key.text, &value, &n, pstrain_step_deadline(s)));
     if (n == bytes) memcpy(out, value, n);
     free(value);
     if (n == bytes) return PS_OK;
@@ -156,8 +154,7 @@ static ps_err store_piece(pstrain_session *s, int root, const void *in, uint64_t
 {
     const bool gives = root < 0 || root == s->rank;
     if (gives) PS_TRY(put_piece(s, in, bytes));
-    PS_TRY(ps_member_barrier(s->member, "array/put",
-                             ps_config_step_deadline(pstrain_config(s))));
+    PS_TRY(ps_member_barrier(s->member, "array/put", pstrain_step_deadline(s)));
     for (int r = 0; r < s->world_size; r++) {
         if (root >= 0 && (r != root || gives)) continue;
         uint8_t *to = root >= 0 ? out : out + (size_t)r * stride;
@@ -166,8 +163,7 @@ static ps_err store_piece(pstrain_session *s, int root, const void *in, uint64_t
         else
             PS_TRY(get_piece(s, r, bytes, to));
     }
-    return ps_member_barrier(s->member, "array/got",
-                             ps_config_step_deadline(pstrain_config(s)));
+    return ps_member_barrier(s->member, "array/got", pstrain_step_deadline(s));
 }
 
 static uint64_t piece_max(const pstrain_session *s)

@@ -46,6 +46,10 @@ struct pstrain_session {
     atomic_bool busy[PSTRAIN_LANES];
     ps_life life;
     atomic_bool aborted;
+    /* Held where opening and closing a table change what calls of other lanes and
+     * pstrain_stats_get read: `full`, and whether the session's figures go. */
+    pthread_mutex_t lock;
+    bool figures_go;
 
     // From create on
     char **settings; // owned, as ps_config_load takes them: create's, then open's
@@ -124,8 +128,11 @@ ps_err pstrain_agree(pstrain_session *s, uint64_t total_steps,
 ps_err pstrain_numbers_of(const pstrain_session *s, const pstrain_group *g,
                           ps_group_numbers *out);
 
-/* By all settings that there are: create's, then open's too. */
+/* By all settings that there are: create's, then open's too. Other lanes than the main
+ * one hold the lock as long as they use it. */
 const ps_config *pstrain_config(const pstrain_session *s);
+/* Of a step, in any lane. */
+ps_deadline pstrain_step_deadline(pstrain_session *s);
 
 /* Takes the table's embedding tables into s->own, once the settings are loaded. ARG,
  * CONFIG. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "absent.h"
+#include "fault_point.h"
 #include "nontemporal_copy.h"
 #include "pstrain_device.h"
 #include "pstrain_state.h"
@@ -427,6 +428,13 @@ int pstrain_save(pstrain_session *s, pstrain_state *state)
 
 /* The arenas' owner is a ps_session: a pstrain_arenas is one. */
 
+static void say_figures_go(pstrain_session *s, bool go)
+{
+    pthread_mutex_lock(&s->lock);
+    s->figures_go = go;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
 {
     if (!arenas) return ps_err_set(PS_ERR_ARG, "pstrain_close_table: arenas is NULL");
@@ -437,12 +445,14 @@ static ps_err close_table(pstrain_session *s, pstrain_arenas **arenas)
                           "which would be lost");
     pstrain_device_destroy(&s->device);
     *arenas = NULL;
+    say_figures_go(s, true);
     PS_TRY(ps_session_retire(s->session));
     *arenas = (pstrain_arenas *)s->session;
     s->session = NULL;
     pstrain_forget_table(s);
     if (s->member) ps_member_next_table(s->member);
     ps_life_reach(&s->life, PS_STAGE_JOINED);
+    say_figures_go(s, false);
     return PS_OK;
 }
 
@@ -461,18 +471,28 @@ void pstrain_arenas_free(pstrain_arenas **arenas)
 
 /* --- figures ----------------------------------------------------------------------- */
 
-int pstrain_stats_get(const pstrain_session *s, pstrain_stats *out)
+/* Zeros where there is no table. */
+static ps_exchange_stats steps_figures(pstrain_session *s)
 {
-    if (!s || !out || out->struct_size < sizeof(size_t) + sizeof(uint64_t))
-        return ps_err_set(PS_ERR_ARG, "pstrain_stats_get: struct_size is not a size of "
-                                      "pstrain_stats");
     ps_exchange_stats x = {0};
-    if (ps_life_stage(&s->life) == PS_STAGE_STARTED) {
+    pthread_mutex_lock(&s->lock);
+    if (ps_life_stage(&s->life) == PS_STAGE_STARTED && !s->figures_go) {
+        PS_FAULT_POINT("figures.read");
         if (s->reduces)
             pstrain_reducing_stats(s, &x);
         else
             ps_session_stats(s->session, &x);
     }
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+
+int pstrain_stats_get(const pstrain_session *s, pstrain_stats *out)
+{
+    if (!s || !out || out->struct_size < sizeof(size_t) + sizeof(uint64_t))
+        return ps_err_set(PS_ERR_ARG, "pstrain_stats_get: struct_size is not a size of "
+                                      "pstrain_stats");
+    const ps_exchange_stats x = steps_figures((pstrain_session *)(uintptr_t)s);
     const size_t room = out->struct_size;
     const pstrain_stats all = {.struct_size = room,
                                .steps = atomic_load(&s->finished),

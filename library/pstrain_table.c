@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fault_point.h"
 #include "pstrain_state.h"
 
 enum { DIMS_MAX = 16 };
@@ -34,11 +35,34 @@ static ps_err check_shards(const pstrain_session *s)
     return PS_OK;
 }
 
+static void free_settings(ps_config *full)
+{
+    if (full) ps_config_fini(full);
+    free(full);
+}
+
+/* Returns those before. */
+static ps_config *swap_settings(pstrain_session *s, ps_config *full)
+{
+    pthread_mutex_lock(&s->lock);
+    ps_config *before = s->full;
+    s->full = full;
+    pthread_mutex_unlock(&s->lock);
+    return before;
+}
+
 ps_err pstrain_load_settings(pstrain_session *s)
 {
-    PS_TRY(ps_mem_zalloc(&s->full, 1, sizeof *s->full, "settings"));
-    PS_TRY(
-        ps_config_load(s->full, NULL, (const char *const *)s->settings, s->n_settings));
+    ps_config *full;
+    PS_TRY(ps_mem_zalloc(&full, 1, sizeof *full, "settings"));
+    PS_FAULT_POINT("settings.load");
+    const ps_err err =
+        ps_config_load(full, NULL, (const char *const *)s->settings, s->n_settings);
+    if (err != PS_OK) {
+        free_settings(full);
+        return err;
+    }
+    free_settings(swap_settings(s, full));
     if (s->full->job.workers != s->world_size || s->full->job.servers != s->servers)
         return ps_err_set(PS_ERR_CONFIG,
                           "the settings must not change job.workers or job.servers");
@@ -391,11 +415,9 @@ void pstrain_forget_table(pstrain_session *s)
         free(s->settings[--s->n_settings]);
     free(s->numbers);
     free(s->offsets);
-    if (s->full) ps_config_fini(s->full);
-    free(s->full);
+    free_settings(swap_settings(s, NULL));
     s->numbers = NULL;
     s->offsets = NULL;
-    s->full = NULL;
     s->has_numbers = s->new_numbers = false;
 }
 

@@ -30,8 +30,9 @@ struct pstrain_transfer {
 
 static ps_err transfers_connect(pstrain_session *s)
 {
-    const ps_config *config = pstrain_config(s);
     if (!s->member || s->links || s->world_size == 1) return PS_OK;
+    pthread_mutex_lock(&s->lock);
+    const ps_config *config = pstrain_config(s);
     const ps_links_options o = {.member = s->member,
                                 .rank = s->rank,
                                 .world_size = s->world_size,
@@ -39,6 +40,7 @@ static ps_err transfers_connect(pstrain_session *s)
                                 .io_threads = config->net.io_threads,
                                 .join_timeout_ms = (uint64_t)config->net.join_timeout_ms,
                                 .step_timeout_ms = (uint64_t)config->net.step_timeout_ms};
+    pthread_mutex_unlock(&s->lock);
     return ps_links_open(&o, &s->links);
 }
 
