@@ -419,10 +419,29 @@ static ps_err claim_checkpoints(const ps_resume *r, const ps_run_dir *dir, bool 
                       folder.path);
 }
 
+/* A file that the job has still to read must not be removed before. */
+static ps_err check_replaced(const ps_resume *r, const ps_run_dir *dir, const char *key,
+                             const char *file)
+{
+    ps_checkpoint_folder folder;
+    ps_checkpointer_folder(r->o.config, dir->path, &folder);
+    if (!file[0] ||
+        (!ps_run_dir_replaces(dir, file) && !ps_checkpoint_folder_holds(&folder, file)))
+        return PS_OK;
+    return ps_err_set(PS_ERR_IO,
+                      "%s: %s is of the run in %s, which --overwrite replaces: give "
+                      "another --out, or copy the file elsewhere before",
+                      key, file, dir->path);
+}
+
 ps_err ps_resume_claim(const ps_resume *r, ps_run_dir *dir)
 {
+    const ps_config *c = r->o.config;
     const bool overwrite = r->o.cli->overwrite || r->overwrites;
     if (in_place(r, dir)) return ps_run_dir_claim_again(dir);
+    if (overwrite && !r->goes_on)
+        PS_TRY(check_replaced(r, dir, "train.init", c->train.init));
+    if (overwrite) PS_TRY(check_replaced(r, dir, "sync.replay", c->sync.replay));
     PS_TRY(ps_run_dir_claim(dir, overwrite, r->old));
     return claim_checkpoints(r, dir, overwrite);
 }

@@ -555,6 +555,18 @@ class Kept(CheckpointTest):
             self.assertEqual(psrun.returncode, 0, text)
             self.check_first_is_best()
 
+    def test_overwrite_removes_no_weights_that_the_job_begins_with(self):
+        settings = ["train.steps=4", "data.train=0-255", "checkpoint.best=loss", f"checkpoint.path={self.path('kept')}"]
+        self.run_job("out", "single", 0, 1, *settings)
+        for weights in ("out/model.safetensors", "kept/best/model.safetensors", "kept/step-4/model.safetensors"):
+            said = self.run_job("out", "single", 0, 1, *settings, code=1, args=["--overwrite", "--init", self.path(weights)])
+            self.assertIn(f"train.init: {self.path(weights)} is of the run in {self.path('out')}, which --overwrite "
+                          "replaces: give another --out", said)
+            self.assertTrue(os.path.exists(self.path(weights)))
+        self.assertIn("steps", self.summary())
+        os.rename(self.path("out/model.safetensors"), self.path("out/mine.safetensors"))
+        self.run_job("out", "single", 0, 1, *settings, args=["--overwrite", "--init", self.path("out/mine.safetensors")])
+
     def test_overwrite_removes_nothing_of_a_run_that_goes_on(self):
         job = ["single", 0, 1, *SETTINGS, "train.tensorboard=true"]
         self.run_job("out", *job, "train.stop_after=5", code=75)

@@ -101,6 +101,32 @@ WITH_FOLDER(the_newest_and_the_best_stay)
     expect_steps(1, (const uint64_t[]){50});
 }
 
+/* By its own name, and by the link. */
+WITH_FOLDER(what_is_in_one_of_them_is_known)
+{
+    static const struct {
+        const char *name;
+        bool held;
+    } files[] = {{"step-20/content", true},
+                 {"best/content", true},
+                 {"step-30/content", false},
+                 {"step-20.damaged/content", false},
+                 {"step-20", false}};
+    char path[PATH_MAX + 32];
+    keep(20, "best");
+    keep(30, "bad");
+    assert_ok(ps_checkpoint_folder_set_best(&folder, 20));
+    ps_checkpoint_folder_set_aside(&folder, 30);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder.path, files[i].name);
+        assert_int_equal(ps_checkpoint_folder_holds(&folder, path), files[i].held);
+    }
+    snprintf(path, sizeof path, "%s/step-30.damaged/content", folder.path);
+    assert_int_equal(unlink(path), 0);
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(rmdir(path), 0);
+}
+
 WITH_FOLDER(what_is_damaged_is_set_aside)
 {
     char path[PATH_MAX + 32];

@@ -240,18 +240,25 @@ TEST(overwriting_removes_what_is_the_runs)
                  {"model.rows.safetensors", true},
                  {"events.out.tfevents.1", true},
                  {"membership.jsonl", true},
+                 {"policy.log", true},
+                 {"policy-12.log", true},
+                 {"policy-.log", false},
+                 {"policy-mine.log", false},
+                 {"policy-12.log.gz", false},
                  {"mine.safetensors", false}};
     char path[PATH_MAX];
     for (int old = 1; old >= 0; old--) { // an earlier start's; then another job's
         for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
             assert_ok(ps_run_dir_path(&dir, files[i].name, path));
             fclose(fopen(path, "we"));
+            assert_int_equal(ps_run_dir_replaces(&dir, path), files[i].ours);
         }
         assert_ok(ps_run_dir_claim(&dir, true, old));
         for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
             assert_ok(ps_run_dir_path(&dir, files[i].name, path));
             const bool stays = old && strcmp(files[i].name, "membership.jsonl") == 0;
             assert_int_equal(access(path, F_OK) != 0, files[i].ours && !stays);
+            if (access(path, F_OK) != 0) assert_false(ps_run_dir_replaces(&dir, path));
         }
         ps_run_dir_fini(&dir);
     }

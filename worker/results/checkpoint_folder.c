@@ -14,6 +14,7 @@
 #include "mem.h"
 #include "new_file.h"
 #include "parse_text.h"
+#include "regular_file.h"
 
 static const char TEMPORARY[] = ".tmp", BEST[] = "best";
 
@@ -78,6 +79,18 @@ ps_err ps_checkpoint_folder_list(const ps_checkpoint_folder *f, uint64_t **steps
                                  size_t *n)
 {
     return checkpoint_folder_list(f, "", steps, n);
+}
+
+bool ps_checkpoint_folder_holds(const ps_checkpoint_folder *f, const char *file)
+{
+    char path[PATH_MAX]; // FOLDER/step-N/NAME, also where the way to it is a link: best
+    uint64_t step;
+    if (!realpath(file, path)) return false;
+    *strrchr(path, '/') = '\0';
+    char *slash = strrchr(path, '/');
+    if (!slash || !checkpoint_folder_read_name(slash + 1, "", &step)) return false;
+    *slash = '\0';
+    return ps_regular_file_is_same(path, f->path);
 }
 
 /* A folder of files alone, as ours are. */

@@ -24,6 +24,9 @@ void ps_checkpoint_folder_step(const ps_checkpoint_folder *f, uint64_t step,
 ps_err ps_checkpoint_folder_list(const ps_checkpoint_folder *f, uint64_t **steps,
                                  size_t *n);
 
+/* Whether that file is in one of them. */
+bool ps_checkpoint_folder_holds(const ps_checkpoint_folder *f, const char *file);
+
 /* Makes the folders, and an empty one for the files of a new checkpoint: out. What an
  * earlier job has left unfinished is removed. IO. */
 ps_err ps_checkpoint_folder_begin(const ps_checkpoint_folder *f, uint64_t step,

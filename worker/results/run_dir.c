@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -100,6 +101,14 @@ static bool is_event_file(const char *name)
     return strncmp(name, "events.out.tfevents.", 20) == 0;
 }
 
+/* policy_log.h's: each start of the job has made one. */
+static bool is_policy_log(const char *name)
+{
+    if (strncmp(name, "policy", 6) != 0) return false;
+    const size_t digits = name[6] == '-' ? strspn(name + 7, "0123456789") : 0;
+    return strcmp(name + (digits > 0 ? 7 + digits : 6), ".log") == 0;
+}
+
 /* The files of a folder whose names are ours. */
 static ps_err run_dir_remove_files(const char *folder, bool (*is_ours)(const char *name))
 {
@@ -136,7 +145,29 @@ static ps_err remove_results(const ps_run_dir *dir, bool old)
         PS_TRY(remove_file(path));
     }
     PS_TRY(run_dir_remove_files(dir->path, is_event_file));
+    PS_TRY(run_dir_remove_files(dir->path, is_policy_log));
     return remove_checkpoints(dir);
+}
+
+static bool is_result(const char *name)
+{
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        if (strcmp(name, results[i]) == 0) return true;
+    return strcmp(name, METRICS) == 0 || is_event_file(name) || is_policy_log(name);
+}
+
+bool ps_run_dir_replaces(const ps_run_dir *dir, const char *file)
+{
+    char folder[PATH_MAX];
+    ps_checkpoint_folder whole;
+    const int n =
+        snprintf(whole.path, sizeof whole.path, "%s/%s", dir->path, CHECKPOINTS);
+    if (n < 0 || n >= (int)sizeof whole.path || !realpath(file, folder)) return false;
+    char *slash = strrchr(folder, '/');
+    *slash = '\0';
+    return ps_checkpoint_folder_holds(&whole, file) ||
+           (ps_regular_file_is_same(folder, dir->path) && is_result(slash + 1)) ||
+           (ps_regular_file_is_same(folder, whole.path) && is_checkpoint(slash + 1));
 }
 
 /* flags: O_EXCL when the file must not exist yet. */

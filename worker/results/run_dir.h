@@ -1,6 +1,6 @@
 /* The folder that a run leaves behind: metrics.jsonl, summary.json, model.safetensors,
  * best.safetensors, evaluation.json, evaluation.svg, membership.jsonl, config.json,
- * classes.txt, checkpoints/step-N.safetensors and trace.json are rank 0's. */
+ * classes.txt, policy.log, checkpoints/step-N.safetensors and trace.json are rank 0's. */
 #ifndef PS_RUN_DIR_H
 #define PS_RUN_DIR_H
 
@@ -26,6 +26,9 @@ ps_err ps_run_dir_init(ps_run_dir *dir, const char *given, const char *job);
  * start of this job, which may still go on from what another worker has in memory: its
  * membership.jsonl stays, until ps_membership_note writes what is so. */
 ps_err ps_run_dir_claim(ps_run_dir *dir, bool overwrite, bool old);
+
+/* Whether overwriting removes this file: then the job cannot read it any more. */
+bool ps_run_dir_replaces(const ps_run_dir *dir, const char *file);
 
 /* Called by rank 0 instead when a run resumes: the folder keeps all of its files. IO when
  * a job is writing into it now. */
