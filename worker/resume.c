@@ -76,16 +76,29 @@ static void say_resume(const ps_resume *r, const char *from)
             s->epoch, from, lost);
 }
 
-/* Samples that have been seen are known by their places. */
+/* had, has: samples, and their mark. */
+static void compare_part(const char *part, const char *effect, const uint64_t had[2],
+                         const uint64_t has[2])
+{
+    if (had[0] == 0 || has[0] == 0 || (had[0] == has[0] && had[1] == has[1])) return;
+    PS_WARN("resume",
+            "note=\"the %s samples are not the checkpoint's: %s\" had=%" PRIu64
+            " has=%" PRIu64 "%s",
+            part, effect, had[0], has[0], had[0] == has[0] ? " differ=answers" : "");
+}
+
+/* Training samples that have been seen are known by their places. Evaluations are
+ * compared with each other: for the best one, train.patience and schedule.name=plateau.
+ */
 static void compare_data(const ps_resume *r)
 {
     const ps_trainer_snapshot *s = &r->snapshot.trainer;
-    const uint64_t had = s->train_samples, now = (uint64_t)r->o.train->n;
-    if (had == 0 || now == 0 || (had == now && s->train_mark == r->o.train_mark)) return;
-    PS_WARN("resume",
-            "note=\"the training samples are not the checkpoint's: the result is not "
-            "that of an unbroken run\" had=%" PRIu64 " has=%" PRIu64 "%s",
-            had, now, had == now ? " differ=answers" : "");
+    compare_part("training", "the result is not that of an unbroken run",
+                 (const uint64_t[]){s->train_samples, s->train_mark},
+                 (const uint64_t[]){(uint64_t)r->o.train->n, r->o.train_mark});
+    compare_part("test", "evaluations before and after are not of the same samples",
+                 (const uint64_t[]){s->test_samples, s->test_mark},
+                 (const uint64_t[]){(uint64_t)r->o.test->n, r->o.test_mark});
 }
 
 static ps_err read_newest(ps_resume *r, const ps_checkpoint_folder *f,

@@ -19,9 +19,9 @@ typedef struct ps_resume_options { // borrowed for its life
     const ps_tensor_table *table;
     ps_member *member; // NULL: alone
     int rank, world_size;
-    const ps_dataset *train;
-    uint64_t train_mark; // ps_dataset_mark
-    int64_t accumulate;  // micro-batches per step
+    const ps_dataset *train, *test;
+    uint64_t train_mark, test_mark; // ps_dataset_mark
+    int64_t accumulate;             // micro-batches per step
     int64_t *batches; // (world_size) the sampler's; with data.batch auto it gets those of
                       // the epoch that the job goes on with
     /* Rank 0 of a process that joins again: where its results are, and its checkpoints.

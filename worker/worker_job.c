@@ -45,8 +45,8 @@ typedef struct job {
     bool announced;
     bool left; // the others go on without it
     ps_data_sets data;
-    uint64_t train_mark; // ps_dataset_mark
-    int64_t *batches;    // (most workers)
+    uint64_t train_mark, test_mark; // ps_dataset_mark
+    int64_t *batches;               // (most workers)
     ps_sampler_options sampler;
     int64_t accumulate; // micro-batches per step
     uint64_t total_steps;
@@ -118,6 +118,7 @@ static ps_err split_data(job *j)
     const ps_config *c = j->config;
     const int workers = (int)c->job.most_workers;
     j->train_mark = ps_dataset_mark(&j->data.train);
+    j->test_mark = ps_dataset_mark(&j->data.test);
     PS_TRY(keep_state(j));
     PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
                          "the batch sizes"));
@@ -195,6 +196,8 @@ static ps_err worker_job_find_start(job *j)
                                        .world_size = j->sampler.world_size,
                                        .train = &j->data.train,
                                        .train_mark = j->train_mark,
+                                       .test = &j->data.test,
+                                       .test_mark = j->test_mark,
                                        .accumulate = j->accumulate,
                                        .batches = j->batches,
                                        .own_dir = j->claimed ? j->run_dir.path : NULL,
@@ -413,6 +416,7 @@ static ps_err make_trainer(job *j)
                                         .spec = &j->spec,
                                         .train = &j->data.train,
                                         .train_mark = j->train_mark,
+                                        .test_mark = j->test_mark,
                                         .sampler = &j->sampler,
                                         .accumulate = j->accumulate,
                                         .device = j->device,

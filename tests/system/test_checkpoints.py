@@ -272,9 +272,10 @@ class OtherJobs(CheckpointTest):
             self.assertIn(words, changed)
 
     def test_other_data_are_named(self):
-        job = self.file("own.yaml", "data: {kind: csv, train: own.csv, batch: 8}\ncheckpoint: {every: 5}\n"
+        job = self.file("own.yaml", "data: {kind: csv, train: own.csv, test: tests.csv, batch: 8}\ncheckpoint: {every: 5}\n"
                                     "model: {input: [1], layers: [linear: {out: 2}]}\n")
         lines = [f"{i},{i % 2}\n" for i in range(40)]
+        tests = self.file("tests.csv", "".join(lines[:9]))
         for out, now, says in (("fewer", lines[:-4], "had=40 has=36"), ("order", lines[::-1], "had=40 has=40 differ=answers"),
                                ("same", lines, "")):
             self.file("own.csv", "".join(lines))
@@ -286,6 +287,10 @@ class OtherJobs(CheckpointTest):
                 self.assertRegex(said, f"the training samples are not the checkpoint's.* {says}")
             else:
                 self.assertNotIn("not the checkpoint's", said)
+        Path(tests).write_text("".join(lines[1:10]), encoding="utf-8")
+        said = self.run_job("same", "single", 0, 1, "train.epochs=3", config=job, args=["--resume", self.path("same")])
+        self.assertRegex(said, "the test samples are not the checkpoint's: .* had=9 has=9 differ=answers")
+        self.assertNotIn("training samples are not", said)
 
     def test_the_best_weights_elsewhere_are_named(self):
         """The best epoch is the first of three; the job goes on after it, and gets worse."""

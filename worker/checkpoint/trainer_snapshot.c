@@ -50,6 +50,8 @@ static const struct {
     FIELD(WHOLE, version),
     FIELD(WHOLE, train_samples),
     FIELD(WHOLE, train_mark),
+    FIELD(WHOLE, test_samples),
+    FIELD(WHOLE, test_mark),
     FIELD(WHOLE, rows_point),
 };
 /* One number for each rank. */

@@ -39,8 +39,9 @@ typedef struct ps_trainer_snapshot {
     int64_t patience_in_row;
     double plateau_best; // ps_plateau
     int64_t plateau_bad, plateau_cooldown, plateau_cuts;
-    /* Of the training part: its samples, and ps_dataset_mark; 0: not known. */
-    uint64_t train_samples, train_mark;
+    /* Of the training part and of the test part: its samples, and ps_dataset_mark; 0: not
+     * known. */
+    uint64_t train_samples, train_mark, test_samples, test_mark;
     uint64_t rows_point; // of the embedding tables (rows_points.h), below 2^53; 0: none
 } ps_trainer_snapshot;
 

@@ -427,6 +427,8 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
     s->plateau_cuts = t->plateau.cuts;
     s->train_samples = (uint64_t)t->o.train->n;
     s->train_mark = t->o.train_mark;
+    s->test_samples = (uint64_t)t->o.evaluator->n_samples;
+    s->test_mark = t->o.test_mark;
     t->pace->fill(t, s);
 }
 

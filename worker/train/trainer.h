@@ -24,8 +24,8 @@
 typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_config *config;
     const ps_model_spec *spec;
-    const ps_dataset *train; // without samples when train.epochs is 0
-    uint64_t train_mark;     // ps_dataset_mark
+    const ps_dataset *train;        // without samples when train.epochs is 0
+    uint64_t train_mark, test_mark; // ps_dataset_mark
     const ps_sampler_options *sampler;
     int64_t accumulate; // micro-batches per step (ps_config_split)
     ps_device *device;
