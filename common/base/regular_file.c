@@ -64,6 +64,28 @@ ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out)
     return err;
 }
 
+ps_err ps_regular_file_append(FILE *file, const void *bytes, size_t n)
+{
+    const int fd = fileno(file);
+    struct stat st;
+    size_t done = 0;
+    if (fstat(fd, &st) != 0) return ps_err_errno(PS_ERR_IO, "cannot append");
+    while (done < n) {
+        const ssize_t put =
+            pwrite(fd, (const char *)bytes + done, n - done, st.st_size + (off_t)done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) break;
+        done += (size_t)put;
+    }
+    if (done == n) return PS_OK;
+    const ps_err err = ps_err_errno(PS_ERR_IO, "cannot append %zu bytes", n);
+    const int why = errno;
+    if (done > 0 && ftruncate(fd, st.st_size) != 0)
+        ps_err_prefix(err, "a part of a record stays");
+    errno = why;
+    return err;
+}
+
 void ps_regular_file_keep_name(const char *path)
 {
     const char *slash = strrchr(path, '/');

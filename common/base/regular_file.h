@@ -17,6 +17,9 @@
 ps_err ps_regular_file_open(const char *path, int flags, int *fd);
 /* The same as a stream; NULL after an error. mode: "r", "w" or "a". */
 ps_err ps_regular_file_stream(const char *path, const char *mode, FILE **out);
+/* Writes n bytes behind the file's last one, or none of them, where the disk has no room
+ * for all. Nothing may be in the stream's buffer. IO; errno says why. */
+ps_err ps_regular_file_append(FILE *file, const void *bytes, size_t n);
 /* Syncs the folder of a file that has just got its name, so that the name survives a
  * power cut. A failure is ignored. */
 void ps_regular_file_keep_name(const char *path);

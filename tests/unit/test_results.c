@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "event_file.h"
 #include "metrics.h"
 #include "progress.h"
 #include "run_dir.h"
@@ -65,10 +66,11 @@ TEST(metrics_are_lines_of_json)
 /* The summary of a run with two servers. */
 static void write_summary(char **stats)
 {
-    static ps_trainer_result result = {.steps = 5,
-                                       .train_loss = NAN,
-                                       .evaluation = {.measures = {.accuracy = 0.5}, .samples = 10},
-                                       .traffic = {.bytes_sent = 50, .raw_bytes = 200}};
+    static ps_trainer_result result = {
+        .steps = 5,
+        .train_loss = NAN,
+        .evaluation = {.measures = {.accuracy = 0.5}, .samples = 10},
+        .traffic = {.bytes_sent = 50, .raw_bytes = 200}};
     ps_config config;
     assert_ok(ps_config_load(&config, NULL, NULL, 0));
     const ps_summary summary = {.config = &config,
@@ -136,22 +138,51 @@ TEST(an_account_that_is_no_json_does_no_harm)
     json_decref(o);
 }
 
-TEST(a_full_disk_is_an_error)
+/* Files may not become longer than this. Returns what held before. */
+static struct rlimit limit_files(rlim_t bytes)
+{
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const struct rlimit now = {bytes, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &now), 0);
+    return before;
+}
+
+/* A part of each line, and of each event, would fit. */
+TEST(what_the_disk_has_no_room_for_is_left_out)
 {
     ps_metrics metrics;
-    ps_step_record step = {.step = 1};
-    const struct rlimit none = {0, RLIM_INFINITY};
-    struct rlimit before;
+    ps_event_file events;
+    const ps_event_scalar loss = {"train/loss", 0.5};
+    struct stat before, after;
     char path[PATH_MAX];
     assert_ok(ps_run_dir_path(&dir, "full.jsonl", path));
     assert_ok(ps_metrics_open(&metrics, path));
+    assert_ok(ps_event_file_open(&events, dir.path, 0));
+    assert_ok(ps_metrics_step(&metrics, &(ps_step_record){.step = 1}));
     signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before);
-    setrlimit(RLIMIT_FSIZE, &none);
-    const ps_err err = ps_metrics_step(&metrics, &step);
-    setrlimit(RLIMIT_FSIZE, &before);
-    assert_error(err, PS_ERR_IO, "metrics.jsonl");
-    ps_metrics_close(&metrics);
+    struct rlimit unlimited = limit_files((rlim_t)ps_metrics_bytes(&metrics) + 20);
+    for (uint64_t step = 2; step < 4; step++)
+        assert_ok(ps_metrics_step(&metrics, &(ps_step_record){.step = step}));
+    setrlimit(RLIMIT_FSIZE, &unlimited);
+    assert_ok(ps_metrics_step(&metrics, &(ps_step_record){.step = 4}));
+    assert_ok(ps_metrics_close(&metrics));
+    json_t *second, *first = read_json(path, &second);
+    assert_int_equal(json_integer_value(json_object_get(first, "step")), 1);
+    assert_int_equal(json_integer_value(json_object_get(second, "step")), 4);
+    json_decref(first);
+    json_decref(second);
+
+    assert_int_equal(fstat(fileno(events.file), &before), 0);
+    unlimited = limit_files((rlim_t)before.st_size + 20);
+    ps_event_file_add(&events, 1, &loss, 1);
+    setrlimit(RLIMIT_FSIZE, &unlimited);
+    assert_int_equal(fstat(fileno(events.file), &after), 0);
+    assert_int_equal(after.st_size, before.st_size);
+    ps_event_file_add(&events, 2, &loss, 1);
+    assert_int_equal(fstat(fileno(events.file), &after), 0);
+    assert_true(after.st_size > before.st_size + 20);
+    assert_ok(ps_event_file_close(&events));
 }
 
 /* Returns what a progress display of that width writes for a state. */

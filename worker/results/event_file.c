@@ -5,7 +5,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TAG_MAX = 63, RECORD_MAX = 64 + PS_EVENT_SCALARS_MAX * (TAG_MAX + 16) };
+#include "log.h"
+#include "regular_file.h"
+
+enum { TAG_MAX = 63, RECORD_MAX = 80 + PS_EVENT_SCALARS_MAX * (TAG_MAX + 16) };
 
 /* Wire types: https://protobuf.dev/programming-guides/encoding */
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
@@ -92,15 +95,13 @@ static void begin_event(record *event, uint64_t step)
 
 static ps_err event_file_write_record(ps_event_file *e, const record *r)
 {
-    record head = {0}, tail = {0};
-    add_little(&head, r->n, 8);
-    add_little(&head, masked_crc(head.bytes, 8), 4);
-    add_little(&tail, masked_crc(r->bytes, r->n), 4);
-    if (fwrite(head.bytes, head.n, 1, e->file) == 1 &&
-        fwrite(r->bytes, r->n, 1, e->file) == 1 &&
-        fwrite(tail.bytes, tail.n, 1, e->file) == 1 && fflush(e->file) == 0)
-        return PS_OK;
-    return ps_err_errno(PS_ERR_IO, "cannot write TensorBoard's events");
+    record whole = {0};
+    add_little(&whole, r->n, 8);
+    add_little(&whole, masked_crc(whole.bytes, 8), 4);
+    for (size_t i = 0; i < r->n; i++)
+        add_byte(&whole, r->bytes[i]);
+    add_little(&whole, masked_crc(r->bytes, r->n), 4);
+    return ps_regular_file_append(e->file, whole.bytes, whole.n);
 }
 
 /* The first record says the version; the next, that a session begins at the step. */
@@ -131,11 +132,11 @@ ps_err ps_event_file_open(ps_event_file *e, const char *folder, uint64_t first_s
     return write_start(e, first_step);
 }
 
-ps_err ps_event_file_add(ps_event_file *e, uint64_t step, const ps_event_scalar *scalars,
-                         int n)
+void ps_event_file_add(ps_event_file *e, uint64_t step, const ps_event_scalar *scalars,
+                       int n)
 {
     record event, summary = {0};
-    if (!e->file) return PS_OK;
+    if (!e->file) return;
     for (int i = 0; i < n && i < PS_EVENT_SCALARS_MAX; i++) {
         record value = {0};
         add_bytes(&value, 1, scalars[i].tag, strnlen(scalars[i].tag, TAG_MAX));
@@ -144,7 +145,13 @@ ps_err ps_event_file_add(ps_event_file *e, uint64_t step, const ps_event_scalar 
     }
     begin_event(&event, step);
     add_bytes(&event, 5, summary.bytes, summary.n);
-    return event_file_write_record(e, &event);
+    const bool full = event_file_write_record(e, &event) != PS_OK;
+    if (full && !e->full)
+        PS_ERROR("events",
+                 "reason=\"TensorBoard's events: %s\" note=\"training goes on without "
+                 "them\"",
+                 ps_err_message());
+    e->full = full;
 }
 
 ps_err ps_event_file_close(ps_event_file *e)

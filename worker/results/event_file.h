@@ -13,6 +13,7 @@
 #ifndef PS_EVENT_FILE_H
 #define PS_EVENT_FILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -20,6 +21,7 @@
 
 typedef struct ps_event_file {
     FILE *file; // NULL: nothing is written
+    bool full;  // the last event was left out
 } ps_event_file;
 
 typedef struct ps_event_scalar {
@@ -32,10 +34,11 @@ enum { PS_EVENT_SCALARS_MAX = 16 };
 /* Makes a new file in the folder. first_step: the first that it may record;
  * TensorBoard drops what older files of the folder say of it and later ones. */
 ps_err ps_event_file_open(ps_event_file *events, const char *folder, uint64_t first_step);
-/* One event, n of at most PS_EVENT_SCALARS_MAX scalars. It is flushed at once. */
-ps_err ps_event_file_add(ps_event_file *events, uint64_t step,
-                         const ps_event_scalar *scalars, int n);
-/* IO when anything could not be written. Safe on one that is not open. */
+/* One event, n of at most PS_EVENT_SCALARS_MAX scalars. It is in the file at once; where
+ * the disk has no room it is left out, and the log says so. */
+void ps_event_file_add(ps_event_file *events, uint64_t step,
+                       const ps_event_scalar *scalars, int n);
+/* IO where the file cannot be closed. Safe on one that is not open. */
 ps_err ps_event_file_close(ps_event_file *events);
 
 #endif

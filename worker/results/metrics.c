@@ -1,9 +1,11 @@
 #include "metrics.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -60,7 +62,7 @@ int64_t ps_metrics_bytes(const ps_metrics *metrics)
 {
     struct stat st;
     const bool known = metrics->file && fstat(fileno(metrics->file), &st) == 0;
-    return known ? st.st_size : 0; // every line is flushed
+    return known ? st.st_size : 0; // every line is in the file
 }
 
 ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder, uint64_t first_step)
@@ -68,17 +70,38 @@ ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder, uint64_t f
     return ps_event_file_open(&metrics->events, folder, first_step);
 }
 
-/* Takes the object. A line is flushed at once, so that readers see it and a full disk is
- * noticed when it happens. */
+static void metrics_say_left_out(const ps_metrics *metrics)
+{
+    if (metrics->left_out > 0)
+        PS_WARN("metrics", "lines=%" PRIu64 " note=\"metrics.jsonl does not have them\"",
+                metrics->left_out);
+}
+
+/* err: of a line. */
+static void metrics_count_line(ps_metrics *metrics, ps_err err)
+{
+    if (err != PS_OK && metrics->left_out++ == 0)
+        PS_ERROR("metrics",
+                 "reason=\"metrics.jsonl: %s\" note=\"training goes on without its "
+                 "lines\"",
+                 ps_err_message());
+    if (err != PS_OK) return;
+    metrics_say_left_out(metrics);
+    metrics->left_out = 0;
+}
+
+/* Takes the object. A line is in the file at once, so that readers see it. */
 static ps_err metrics_write_line(ps_metrics *metrics, json_t *line)
 {
-    if (!line) return ps_err_set(PS_ERR_NOMEM, "no memory for a line of metrics.jsonl");
     double seconds = ps_clock_seconds_since(metrics->start_ns);
     json_object_set_new(line, "seconds", ps_number_json(seconds));
-    int failed = json_dumpf(line, metrics->file, JSON_COMPACT);
+    char *text = json_dumps(line, JSON_COMPACT);
     json_decref(line);
-    if (failed || fputc('\n', metrics->file) == EOF || fflush(metrics->file) != 0)
-        return ps_err_errno(PS_ERR_IO, "cannot write metrics.jsonl");
+    if (!text) return ps_err_set(PS_ERR_NOMEM, "no memory for a line of metrics.jsonl");
+    const size_t n = strlen(text);
+    text[n] = '\n'; // in place of the text's end
+    metrics_count_line(metrics, ps_regular_file_append(metrics->file, text, n + 1));
+    free(text);
     return PS_OK;
 }
 
@@ -108,7 +131,8 @@ ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *r)
         {"speed/exchange_wait_ms", r->exchange_wait_ms},
         {"train/accuracy", r->accuracy}};
     const size_t n = sizeof scalars / sizeof *scalars - !isfinite(r->accuracy);
-    return ps_event_file_add(&metrics->events, r->step, scalars, n);
+    ps_event_file_add(&metrics->events, r->step, scalars, n);
+    return PS_OK;
 }
 
 /* Beside an evaluation's loss, where there are any. */
@@ -148,7 +172,8 @@ ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *r)
     metrics_put(line, PS_METRIC_TEST_SAMPLES, json_integer(r->samples));
     json_object_set_new(line, "best", json_boolean(r->best));
     PS_TRY(metrics_write_line(metrics, line));
-    return ps_event_file_add(&metrics->events, r->step, scalars, n);
+    ps_event_file_add(&metrics->events, r->step, scalars, n);
+    return PS_OK;
 }
 
 ps_err ps_metrics_close(ps_metrics *metrics)
@@ -156,7 +181,8 @@ ps_err ps_metrics_close(ps_metrics *metrics)
     ps_err err = ps_event_file_close(&metrics->events);
     FILE *file = metrics->file;
     metrics->file = NULL;
-    bool failed = file && (fflush(file) != 0 || fsync(fileno(file)) != 0);
+    metrics_say_left_out(metrics);
+    bool failed = file && fsync(fileno(file)) != 0;
     failed |= file && fclose(file) != 0;
     if (failed) return ps_err_errno(PS_ERR_IO, "cannot write metrics.jsonl");
     return err;

@@ -14,6 +14,7 @@
 typedef struct ps_metrics {
     FILE *file; // NULL: nothing is written
     uint64_t start_ns;
+    uint64_t left_out;    // lines in a row
     ps_event_file events; // not open: none
 } ps_metrics;
 
@@ -52,6 +53,8 @@ ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder,
                              uint64_t first_step);
 /* Bytes of the lines so far; 0 when it is not open. */
 int64_t ps_metrics_bytes(const ps_metrics *metrics);
+/* A line for which the disk has no room is left out, as is its event: the log says so,
+ * and training goes on, as it does without a checkpoint. NOMEM. */
 ps_err ps_metrics_step(ps_metrics *metrics, const ps_step_record *record);
 ps_err ps_metrics_eval(ps_metrics *metrics, const ps_eval_record *record);
 /* IO when anything could not be written. Safe on one that is not open. */
