@@ -103,6 +103,8 @@ static void set_workers(job *j, int workers)
                                       .drop_last_batch = d->drop_last_batch,
                                       .seed = d->seed,
                                       .batch = j->batches};
+    if (d->drop_last_batch && d->global_batch > 0 && !ps_config_balances(j->config))
+        j->sampler.drop_last_batch = j->accumulate;
 }
 
 /* Tables: what becomes of their cells stands in every file of weights. */

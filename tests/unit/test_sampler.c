@@ -185,6 +185,24 @@ TEST(short_global_batches_are_dropped)
         }
 }
 
+/* The steps of 64 samples of 100, which any number of workers make: one worker without
+ * accumulation is a DataLoader of them. */
+TEST(short_steps_of_a_global_batch_are_dropped)
+{
+    const int64_t batch[] = {16, 16, 16, 16};
+    for (int w = 1; w <= 4; w *= 2)
+        for (int64_t n = 64; n < 300; n += 4) {
+            ps_sampler_options o = {.n_samples = n,
+                                    .world_size = w,
+                                    .drop_last_batch = 4 / w,
+                                    .batch = batch};
+            assert_int_equal(ps_sampler_n_batches(&o), n / 64 * (4 / w));
+            assert_int_equal(ps_sampler_n_seen(&o), n / 64 * 64);
+            o.start.position = 64; // after a step of more or fewer workers
+            assert_int_equal(ps_sampler_epoch_batches(&o, 0), (n / 64 - 1) * (4 / w));
+        }
+}
+
 TEST(options_without_sense_are_errors)
 {
     const int64_t batch[] = {1, 1, 1, 1}, zero[] = {1, 0, 1, 1};

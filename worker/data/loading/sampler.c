@@ -56,8 +56,8 @@ static int64_t ranks_total(const ps_sampler_options *o, int64_t first)
 /* ranks_total, without a short last batch if drop_last_batch. */
 static int64_t total_size(const ps_sampler_options *o, int64_t first)
 {
-    int64_t total = ranks_total(o, first);
-    return o->drop_last_batch ? total - total % whole_global(o) : total;
+    const int64_t total = ranks_total(o, first), parts = o->drop_last_batch;
+    return parts > 0 ? total - total % (parts * whole_global(o)) : total;
 }
 
 static int64_t batches_of(const ps_sampler_options *o, int64_t first)
@@ -120,7 +120,10 @@ static ps_err sampler_check(const ps_sampler_options *o)
         return ps_err_set(
             PS_ERR_CONFIG, "%s leaves nothing of %" PRId64 " samples for %d workers%s",
             ranks_total(o, 0) ? "data.drop_last_batch" : "data.drop_last", o->n_samples,
-            o->world_size, ranks_total(o, 0) ? ": no batch of data.batch is full" : "");
+            o->world_size,
+            !ranks_total(o, 0)       ? ""
+            : o->drop_last_batch > 1 ? ": no batch of data.global_batch is full"
+                                     : ": no batch of data.batch is full");
     return PS_OK;
 }
 

@@ -23,7 +23,8 @@ typedef struct ps_sampler_options {
     int64_t n_samples;
     int world_size, rank;
     bool shuffle, drop_last;
-    bool drop_last_batch; // DataLoader's drop_last: drop a short last batch
+    int64_t drop_last_batch; // DataLoader's drop_last: drop a short last batch, of that
+                             // many micro-batches; 0: do not
     uint64_t seed;
     const int64_t *batch;   // (world_size) samples per micro-batch
     ps_sampler_start start; // {0}: every epoch begins at its first sample
