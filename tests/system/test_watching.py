@@ -391,6 +391,24 @@ class Files(JobTest):
         """The points of each curve: for each run training loss, test loss, and the two accuracies."""
         return [line.get("points").split() for line in svg.iter("{http://www.w3.org/2000/svg}polyline")]
 
+    def test_runs_that_are_judged_by_other_figures(self):
+        """Classes and numbers in one plot: it says which is which, whatever the order."""
+        figures = {"classes": "accuracy", "numbers": "r2"}
+        for name, figure in figures.items():
+            Path(self.path(name)).mkdir()
+            records = [{"step": step, "test_loss": 1, f"test_{figure}": step / 100, "test_quality": f"test_{figure}"}
+                       for step in (10, 20)]
+            self.file(f"{name}/metrics.jsonl", "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records))
+            self.file(f"{name}/summary.json", "{}")
+        for runs, title in ((["classes", "numbers"], "accuracy, R2"), (["numbers", "classes"], "R2, accuracy")):
+            run_well([ROOT / "deploy/show-runs", "--plot", self.path("a.svg"), *map(self.path, runs)])
+            svg = ET.parse(self.path("a.svg")).getroot()
+            texts = [t.text for t in svg.findall("{http://www.w3.org/2000/svg}text")]
+            for text in (title, f"{self.path('classes')} (accuracy)", f"{self.path('numbers')} (R2)"):
+                self.assertIn(text, texts)
+            self.assertFalse([t for t in texts if "%" in t])
+            self.assertEqual([len(points) for points in self.curves(svg)], [2] * 4)
+
     def test_short_records_are_no_spikes(self):
         """Epochs of 11 steps, and a record every 10. A step counts as much in a long record as in a short one."""
         records = [{"step": step, "loss_mean": loss} for step, loss in ((10, 1), (11, 3), (20, 1), (22, 6))]
