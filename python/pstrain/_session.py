@@ -181,6 +181,8 @@ class Session:
     def check_open(self) -> "_Caller":
         if not self._s or self._caller is None:
             raise errors.InputError(f"rank {self.rank}: this job has been shut down")
+        if self.pid != os.getpid():  # where the threads are that make its calls
+            raise errors.InputError(f"rank {self.rank}: a process that was forked cannot use its parent's job")
         return self._caller
 
     def is_open(self, getpid: typing.Any = os.getpid) -> bool:

@@ -2,6 +2,7 @@
 import copy
 import io
 import logging
+import os
 import sys
 import time
 
@@ -215,7 +216,21 @@ def whole_models():
         for other in (torch.load(io.BytesIO(file.getvalue()), **({"weights_only": False} if "weights_only" in
                       torch.load.__code__.co_varnames else {})), copy.deepcopy(model)):
             assert torch.equal(other[0].weight, model[0].weight) and other.state_dict().keys() == model.state_dict().keys()
+        check_forked(optimizer)
     say("fine")
+
+
+def check_forked(optimizer):
+    """A child that writes checkpoints has the weights; what the servers have it cannot ask for."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            refused(pstrain.InputError, ["a process that was forked"], optimizer.state_dict)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @case
