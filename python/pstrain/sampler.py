@@ -13,6 +13,10 @@ from .errors import InputError
 _Base: typing.Any = torch.utils.data.distributed.DistributedSampler
 
 
+def _nothing() -> None:
+    """There is no State."""
+
+
 class DistributedSampler(_Base):  # type: ignore[misc]
     """torch.utils.data.DistributedSampler, which it extends: the same samples in the same order for the same seed
     and epoch. In addition it knows how many of them this rank has consumed, and goes on behind them.
@@ -49,8 +53,12 @@ class DistributedSampler(_Base):  # type: ignore[misc]
         self._counted = False  # somebody counts them in this epoch
         self._handed_at: typing.Any = None  # made_steps() when batches() handed out the last one; None: it is over
         # A State's: what begins where an iteration goes on within an epoch, and how many steps were made.
-        self.begins: "typing.Callable[[], None]" = lambda: None
-        self.made_steps: "typing.Callable[[], typing.Any]" = lambda: None
+        self.begins: "typing.Callable[[], None]" = _nothing
+        self.made_steps: "typing.Callable[[], typing.Any]" = _nothing
+
+    def __getstate__(self) -> "dict[str, typing.Any]":
+        """A copy, or that of another process, is of no State."""
+        return {**vars(self), "begins": _nothing, "made_steps": _nothing}
 
     @property
     def position(self) -> int:

@@ -3,6 +3,7 @@ import contextlib
 import errno
 import itertools
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -194,7 +195,8 @@ def samplers():
                 continue
             ours, wanted = pstrain.DistributedSampler(range(n), **how), theirs(range(n), **how)
             ours.set_epoch(epoch), wanted.set_epoch(epoch)
-            assert list(ours) == list(wanted) and len(ours) == len(wanted), (n, how, epoch)
+            sent = pickle.loads(pickle.dumps(ours))  # into a process of a loader's
+            assert list(ours) == list(sent) == list(wanted) and len(ours) == len(wanted), (n, how, epoch)
     for n, batch, workers, drop_last in ((23, 4, 0, False), (40, 4, 0, True), (23, 3, 2, False)):
         resumed_anywhere(n, batch, workers, drop_last)
     other_sizes()
