@@ -336,6 +336,9 @@ class Table:
                 f"rank {self.job.rank}: the model of this pstrain.Optimizer is in DistributedDataParallel, "
                 "which sums the gradients, too: train the model without it, or keep it, with "
                 "pstrain.comm_hook and an optimizer of PyTorch's")
+        if owners and self.overlaps and isinstance(module, torch.jit.ScriptModule):
+            raise InputError(f"rank {self.job.rank}: overlap_forward does not go with a model of torch.jit.script, whose state_dict() "
+                             "cannot wait for the weights")
         if owners and module not in self._known:
             self._known.add(module)
             if self.overlaps:

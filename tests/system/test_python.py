@@ -266,6 +266,10 @@ class Uses(PythonTest):
     def test_parameter_of_no_module(self):
         self.fine("bare", servers=1)
 
+    def test_scripted(self):
+        for how in ("whole", "overlap"):
+            self.fine("scripted", how)
+
     def test_compiled(self):
         if not works("import torch, sys; sys.exit(not hasattr(torch.nn.Module, 'compile'))"):
             self.skipTest(f"the PyTorch of {PYTHON} has no torch.compile for modules")

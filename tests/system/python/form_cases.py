@@ -106,6 +106,31 @@ def bare():
 
 
 @case
+def scripted():
+    """A model of torch.jit.script trains, of whose parts PyTorch tells nothing. With overlap_forward it is refused."""
+    def net():
+        torch.manual_seed(4)
+        return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+
+    plain, ours, overlaps = net(), torch.jit.script(net()), "overlap" in sys.argv
+    other = torch.optim.SGD(plain.parameters(), lr=0.1)
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.1, overlap_forward=overlaps)
+        optimizer.start()
+        for step in range(4):
+            xs = [torch.full((2, 3), (step + r) / 4) for r in range(SIZE)]
+            if overlaps:
+                refused(pstrain.InputError, ["overlap_forward", "torch.jit.script"], lambda: ours(xs[RANK]))
+                continue
+            for model, of, batches in ((ours, optimizer, xs[RANK:RANK + 1]), (plain, other, xs)):
+                of.zero_grad()
+                sum(model(x).pow(2).sum() / len(batches) for x in batches).backward()
+                of.step()
+        assert overlaps or all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours.parameters(), plain.parameters()))
+    say("fine")
+
+
+@case
 def compiled():
     """torch.compile(model) gives the weights of the same model without it. A module that compile() hides from hooks
     trains, too, once the job has begun; with overlap_forward it is refused."""
