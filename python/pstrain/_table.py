@@ -279,7 +279,8 @@ class Table:
             self.device.end()
         for slot in self._held():
             if slot.param.data_ptr() == slot.weights.data_ptr():
-                slot.param.data = slot.weights.clone()
+                if not slot.captured:  # else a graph reads the place, whose memory goes with the parameter
+                    slot.param.data = slot.weights.clone()
             elif not slot.fresh:
                 self._take([slot])
         for slot in self._held():

@@ -261,7 +261,8 @@ class Uses(PythonTest):
     def test_graphs_on_a_gpu(self):
         text = self.job("graphs", workers=1, servers=1, code=1)
         self.assertIn(": fine", text)
-        self.assertIn(": fine", self.job("graphs_of_modules", workers=1, servers=1))
+        for case in ("graphs_of_modules", "graphs_after_the_job"):
+            self.assertIn(": fine", self.job(case, workers=1, servers=1))
 
     def test_parameter_of_no_module(self):
         self.fine("bare", servers=1)

@@ -178,6 +178,24 @@ def graphs_of_modules():
         say("fine")
 
 
+@case
+def graphs_after_the_job():
+    """A captured parameter stays at its place."""
+    model, x = nn.Linear(4, 2), torch.ones(1, 4)
+    with pstrain.init():
+        optimizer = OnGpu([model.weight, model.bias], "sgd", lr=0.5)
+        optimizer.start()
+        optimizer._table.device.capturing = True
+        model(x)
+        optimizer._table.device.capturing = False
+        places, bias = [p.data_ptr() for p in model.parameters()], model.bias.detach().clone()
+        model(x).sum().backward()
+        optimizer.step()
+    assert [p.data_ptr() for p in model.parameters()] == places
+    assert torch.equal(model.bias, bias - 0.5)
+    say("fine")
+
+
 class LateCopies(_pinned.Copies):
     """A GPU's copies, where all tensors that are not in pinned memory count as a GPU's. One to the host is made when it
     is awaited."""
