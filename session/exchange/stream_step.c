@@ -41,6 +41,8 @@ ps_err ps_stream_step_learn(ps_stream_step *s)
 ps_err ps_stream_step_refused(ps_stream_step *s, bool wait, uint64_t *t, int *tensor)
 {
     *t = 0;
-    return s->rule->scale.on ? PS_OK
-                             : s->stream->ops->refused(s->stream, wait, t, tensor);
+    if (s->rule->scale.on) return PS_OK;
+    PS_TRY(s->stream->ops->refused(s->stream, wait, t, tensor));
+    if (*t > 0) *t += s->rule->scale.skipped; // which the optimizer does not count
+    return PS_OK;
 }

@@ -27,7 +27,8 @@ ps_err ps_stream_step_queue(ps_stream_step *s, uint64_t step);
 /* With loss scaling: the last step's outcome, which the scale follows. Waits for it. */
 ps_err ps_stream_step_learn(ps_stream_step *s);
 
-/* As the stream's refused. With loss scaling no step is refused. */
+/* As the stream's refused, but *t: the number of the step, from 1. With loss scaling no
+ * step is refused. */
 ps_err ps_stream_step_refused(ps_stream_step *s, bool wait, uint64_t *t, int *tensor);
 
 #endif

@@ -19,6 +19,7 @@ static const size_t *const copied = NULL;
 #endif
 
 enum { BATCH = 6, STEPS = 5, LOCAL_STEPS = 12, FEATURES = 64 };
+static uint64_t skipped; // steps that the optimizer does not count
 
 /* One training: [0] with the host's optimizer, [1] on the stream. */
 typedef struct side {
@@ -195,6 +196,7 @@ static void rig_init(rig *r, const char *optimizer, const char *more)
     check(ps_plan_init(&r->plan, &r->spec.table, ps_chunk_size_wanted(&r->cfg, true), 1));
     check(ps_step_rule_init(&r->rule, &r->cfg));
     check(ps_step_rule_start(&r->rule, &r->cfg, STEPS));
+    r->rule.scale.skipped = skipped;
     const ps_device_options device = {
         .index = -1, .local_rank = -1, .precision = r->cfg.train.precision};
     check(ps_device_open(PS_DEVICE_CUDA, &device, &r->device));
@@ -512,6 +514,23 @@ TEST(test_not_finite)
 {
     assert_not_made(false);
     assert_not_made(true);
+}
+
+/* Of a worker that comes back, whose optimizer begins anew. */
+TEST(test_not_finite_later)
+{
+    rig *r = malloc(sizeof *r);
+    double loss = 0;
+    skipped = 7;
+    rig_init(r, "optimizer.name=sgd", "optimizer.momentum=0.9");
+    skipped = 0;
+    check(train_step(r, &r->sides[1], 7, &loss));
+    r->x[17] = NAN;
+    check(train_step(r, &r->sides[1], 8, &loss));
+    assert_error(ps_exchange_drain(r->sides[1].exchange), PS_ERR_NUMERIC,
+                 "a.weight in step 8");
+    rig_fini(r);
+    free(r);
 }
 
 int main(int argc, char **argv)
