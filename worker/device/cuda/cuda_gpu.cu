@@ -241,6 +241,22 @@ static ps_err check_format(const ps_gpu *gpu)
                       gpu->index, gpu->prop.name, gpu->prop.major, gpu->prop.minor);
 }
 
+/* On a full GPU cuBLAS says that it was not initialized. */
+static ps_err open_blas(ps_gpu *gpu)
+{
+    size_t free_bytes = 0, total = 0;
+    const cublasStatus_t rc = cublasCreate(&gpu->blas);
+    if (rc == CUBLAS_STATUS_SUCCESS) return PS_OK;
+    cudaMemGetInfo(&free_bytes, &total);
+    cudaGetLastError();
+    const bool full =
+        rc == CUBLAS_STATUS_ALLOC_FAILED || rc == CUBLAS_STATUS_NOT_INITIALIZED;
+    return ps_err_set(full ? PS_ERR_NOMEM : PS_ERR_INTERNAL,
+                      "cuda:%d: cuBLAS does not start: %s; %.1f of %.1f MiB are free",
+                      gpu->index, cublasGetStatusString(rc),
+                      (double)free_bytes / 1048576.0, (double)total / 1048576.0);
+}
+
 static ps_err open_gpu(ps_gpu *gpu, bool tf32)
 {
     int highest = 0;
@@ -258,7 +274,7 @@ static ps_err open_gpu(ps_gpu *gpu, bool tf32)
                           ps_gpu_queue_is_urgent((ps_gpu_queue)q) ? highest : 0));
     CUDA("queue", cudaEventCreateWithFlags(&gpu->forked, cudaEventDisableTiming));
     CUDA("queue", cudaEventCreateWithFlags(&gpu->joined, cudaEventDisableTiming));
-    BLAS("cuBLAS", cublasCreate(&gpu->blas));
+    PS_TRY(open_blas(gpu));
     BLAS("cuBLAS", cublasSetStream(gpu->blas, gpu->queues[PS_GPU_COMPUTE]));
     // sums stay float32, whatever the product writes
     const int math = (tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH) |
@@ -450,7 +466,7 @@ void ps_gpu_give_pinned(ps_gpu *gpu, void *at)
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)
 {
     *pinned = false;
-    if ((uintptr_t)at % (uintptr_t)sysconf(_SC_PAGESIZE) != 0) return PS_OK;
+    if (bytes == 0 || (uintptr_t)at % (uintptr_t)sysconf(_SC_PAGESIZE) != 0) return PS_OK;
     const cudaError_t rc = cudaHostRegister(at, bytes, cudaHostRegisterDefault);
     *pinned = rc == cudaSuccess;
     if (!*pinned) cudaGetLastError();

@@ -51,11 +51,18 @@ struct ps_conv_plan {
 
 /* ------------------------------------------------------------------------- errors */
 
+static bool cudnn_lacks_memory(cudnnStatus_t status)
+{
+    return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+           status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
 static ps_err cudnn_error(const ps_conv_library *lib, cudnnStatus_t status,
                           const char *what)
 {
-    return ps_err_set(PS_ERR_INTERNAL, "cuDNN: %s: %s; train.cudnn=off avoids cuDNN",
-                      what, lib->GetErrorString(status));
+    return ps_err_set(cudnn_lacks_memory(status) ? PS_ERR_NOMEM : PS_ERR_INTERNAL,
+                      "cuDNN: %s: %s; train.cudnn=off avoids cuDNN", what,
+                      lib->GetErrorString(status));
 }
 
 #define CUDNN(lib, what, call)                                                           \
@@ -106,6 +113,7 @@ static ps_err open_library(ps_conv_library *lib, const ps_conv_library_options *
     PS_TRY(cudnn_load(lib));
     if (options->described) return describe_gpu(lib, options->described);
     cudnnStatus_t rc = lib->Create(&lib->handle);
+    if (cudnn_lacks_memory(rc)) return cudnn_error(lib, rc, "opening");
     if (rc != CUDNN_STATUS_SUCCESS)
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "train.cudnn: cuDNN does not start on this GPU: %s",
@@ -378,7 +386,8 @@ static bool cudnn_examine(const ps_conv_plan *p, ps_format format, descriptor ca
            is_allowed(p, format, numbers, n_numbers, behavior, n_behavior);
 }
 
-/* Sets p->execution if the candidate runs on the GPU with at most the given memory. */
+/* Sets p->execution if the candidate runs on the GPU with at most the given memory. A GPU
+ * that is full is an error: with the next candidate the bits would depend on it. */
 static ps_err try_candidate(ps_conv_plan *p, descriptor candidate, size_t most_bytes)
 {
     const ps_conv_library *lib = p->lib;
@@ -396,6 +405,10 @@ static ps_err try_candidate(ps_conv_plan *p, descriptor candidate, size_t most_b
         rc = lib->BackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &candidate);
     if (rc == CUDNN_STATUS_SUCCESS) rc = lib->BackendFinalize(plan);
+    if (cudnn_lacks_memory(rc)) {
+        lib->BackendDestroyDescriptor(plan);
+        return cudnn_error(lib, rc, "a plan");
+    }
     bool fits = rc == CUDNN_STATUS_SUCCESS &&
                 read_attribute(p, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                CUDNN_TYPE_INT64, 1, &one, &bytes) &&
@@ -436,8 +449,9 @@ static ps_err cudnn_rank(ps_conv_plan *p, descriptor graph, cudnnBackendHeurMode
     if (!p->lib->handle)
         PS_TRY(cudnn_set(p, ranking, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->lib->description));
-    // cuDNN may have no kernels for the shape: no error
-    if (p->lib->BackendFinalize(ranking) != CUDNN_STATUS_SUCCESS) return PS_OK;
+    const cudnnStatus_t rc = p->lib->BackendFinalize(ranking);
+    if (cudnn_lacks_memory(rc)) return cudnn_error(p->lib, rc, "a ranking");
+    if (rc != CUDNN_STATUS_SUCCESS) return PS_OK; // it may have no kernels for the shape
     if (!read_attribute(p, ranking, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                         CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CANDIDATES, n, candidates))
         *n = 0;
