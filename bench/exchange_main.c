@@ -63,7 +63,7 @@ static ps_err join(bench *b)
     if (b->n_steps == 0) return ps_err_set(PS_ERR_CONFIG, "train.steps: at least 1");
     PS_TRY(ps_model_spec_init(&b->spec, cfg));
     b->arena_bytes = b->spec.table.arena_count * sizeof(float);
-    PS_TRY(ps_mem_zalloc(&b->step_ns, b->n_steps, sizeof *b->step_ns, "times"));
+    PS_TRY(PS_NEW(&b->step_ns, b->n_steps, "times"));
     const ps_session_options options = {.config = cfg,
                                         .table = &b->spec.table,
                                         .init_method = b->cli->init_method,

@@ -224,7 +224,7 @@ static ps_err growth_run(growth *g, char **v)
     PS_TRY(ps_row_step_init(&g->step, 1, PS_ROW_KEY_PLAIN));
     PS_TRY(ps_mem_zalloc_large(&g->grads, (uint64_t)NEW_IDS * spec.dim * sizeof(float),
                                "gradients"));
-    PS_TRY(ps_mem_zalloc(&g->seconds, g->steps, sizeof *g->seconds, "times"));
+    PS_TRY(PS_NEW(&g->seconds, g->steps, "times"));
     const uint64_t before = ps_procstat_rss();
     for (uint64_t s = 0; s < g->steps; s++)
         PS_TRY(

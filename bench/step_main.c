@@ -195,7 +195,7 @@ static ps_err step_run(bench *b, int argc, char **argv)
     b->n = (int)ps_config_batch(&b->cfg, 0);
     PS_TRY(make_batch(b));
     PS_TRY(step_make_program(b));
-    PS_TRY(ps_mem_zalloc(&b->ms, (size_t)steps * PARTS, sizeof *b->ms, "times"));
+    PS_TRY(PS_NEW(&b->ms, (size_t)steps * PARTS, "times"));
     uint64_t start = ps_clock_ns();
     int done = 0;
     for (int i = 0; i < warmup + steps; i++) {

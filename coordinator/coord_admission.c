@@ -292,9 +292,7 @@ static ps_err write_roster(const ps_coordinator *c, bool with_secrets, ps_mp_wri
     ps_roster r;
     ps_secret *secrets = NULL;
     ps_err err = ps_roster_init(&r, c->o.n_servers, c->n_workers);
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&secrets, (size_t)ps_roster_n_secrets(&r), sizeof *secrets,
-                            "roster");
+    if (err == PS_OK) err = PS_NEW(&secrets, (size_t)ps_roster_n_secrets(&r), "roster");
     if (err == PS_OK) {
         r.secrets = secrets;
         *ps_roster_readers(&r) = c->readers;

@@ -54,16 +54,15 @@ ps_err ps_coord_board_create(int n_workers, ps_coord_answer answer, void *owner,
                              ps_coord_board **out)
 {
     ps_coord_board *b;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof *b, "coordinator"));
+    PS_TRY(PS_NEW(out, 1, "coordinator"));
     b = *out;
     *b = (ps_coord_board){.n_workers = n_workers,
                           .answer = answer,
                           .owner = owner,
                           .norms = {.answer = answer, .owner = owner}};
     size_t n = (size_t)n_workers;
-    ps_err err = ps_mem_zalloc(&b->left, n, sizeof *b->left, "coordinator");
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&b->scratch, n, sizeof *b->scratch, "coordinator");
+    ps_err err = PS_NEW(&b->left, n, "coordinator");
+    if (err == PS_OK) err = PS_NEW(&b->scratch, n, "coordinator");
     if (err != PS_OK) ps_coord_board_destroy(out);
     return err;
 }
@@ -165,7 +164,7 @@ static ps_err add_waiter(ps_coord_board *b, const ps_coord_asker *from,
         return ps_err_set(PS_ERR_PEER, "more than %d waiting requests of one member",
                           MAX_WAITERS);
     waiter *w;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof *w, "a waiting request"));
+    PS_TRY(PS_NEW(out, 1, "a waiting request"));
     w = *out;
     w->from = *from;
     w->kind = c->kind;
@@ -215,9 +214,8 @@ static ps_err make_sum(ps_coord_board *b, size_t n, kept_sum **out)
     free(s->requests);
     free(s->values);
     *s = (kept_sum){.n = n};
-    PS_TRY(ps_mem_zalloc(&s->values, n, sizeof *s->values, "a reduction"));
-    return ps_mem_zalloc(&s->requests, (size_t)b->n_workers, sizeof *s->requests,
-                         "a reduction");
+    PS_TRY(PS_NEW(&s->values, n, "a reduction"));
+    return PS_NEW(&s->requests, (size_t)b->n_workers, "a reduction");
 }
 
 /* Completes a gather: adds in rank order and answers all workers. */

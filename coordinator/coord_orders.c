@@ -81,17 +81,17 @@ static ps_err orders_create(ps_coord_orders *o, const void *value, size_t bytes)
         o->grace[i].at_ns = UINT64_MAX;
     PS_TRY(read_rules(o, value, bytes));
     const size_t n = n_pushes(o);
-    PS_TRY(ps_mem_zalloc(&o->pushes, n, sizeof *o->pushes, "the policy"));
+    PS_TRY(PS_NEW(&o->pushes, n, "the policy"));
     for (size_t i = 0; i < n; i++)
         o->pushes[i].number = orders_rules_of(o)->number;
     o->n_kept = 4 * n + 16;
-    return ps_mem_zalloc(&o->kept, o->n_kept, sizeof *o->kept, "the policy");
+    return PS_NEW(&o->kept, o->n_kept, "the policy");
 }
 
 ps_err ps_coord_orders_create(const ps_coord_orders_hooks *hooks, const void *value,
                               size_t bytes, ps_coord_orders **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "the policy"));
+    PS_TRY(PS_NEW(out, 1, "the policy"));
     (*out)->hooks = *hooks;
     ps_err err = orders_create(*out, value, bytes);
     if (err != PS_OK) ps_coord_orders_destroy(out);
@@ -346,8 +346,8 @@ static ps_err orders_begin(ps_coord_orders *o, uint64_t n_shards)
     if (n_shards == 0 || n_shards > UINT16_MAX || n_shards * n_pushes(o) > MOST)
         return ps_err_set(PS_ERR_PROTOCOL, "a push of %" PRIu64 " shards", n_shards);
     const size_t n = (size_t)n_shards;
-    PS_TRY(ps_mem_zalloc(&o->askers, n, sizeof *o->askers, "the policy"));
-    PS_TRY(ps_mem_zalloc(&o->told, n * n_pushes(o), sizeof *o->told, "the policy"));
+    PS_TRY(PS_NEW(&o->askers, n, "the policy"));
+    PS_TRY(PS_NEW(&o->told, n * n_pushes(o), "the policy"));
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n_pushes(o); k++)
             o->told[i * n_pushes(o) + k] = o->pushes[k].number;

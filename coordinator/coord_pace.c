@@ -49,11 +49,9 @@ struct ps_coord_pace {
 static ps_err make_slot(const ps_coord_pace *p, slot *s)
 {
     const size_t workers = (size_t)p->n_workers, all = (size_t)p->all;
-    PS_TRY(ps_mem_zalloc(&s->told, workers + all, sizeof *s->told, "steps"));
-    PS_TRY(ps_mem_zalloc(&s->workers, workers * ps_pace_of_worker(p->all),
-                         sizeof *s->workers, "steps"));
-    return ps_mem_zalloc(&s->shards, all * ps_pace_of_shard(p->n_workers),
-                         sizeof *s->shards, "steps");
+    PS_TRY(PS_NEW(&s->told, workers + all, "steps"));
+    PS_TRY(PS_NEW(&s->workers, workers * ps_pace_of_worker(p->all), "steps"));
+    return PS_NEW(&s->shards, all * ps_pace_of_shard(p->n_workers), "steps");
 }
 
 static ps_err pace_set_up(ps_coord_pace *p)
@@ -61,11 +59,9 @@ static ps_err pace_set_up(ps_coord_pace *p)
     const size_t w = (size_t)p->n_workers, k = (size_t)p->all;
     for (int i = 0; i < SLOTS; i++)
         PS_TRY(make_slot(p, &p->slots[i]));
-    PS_TRY(ps_mem_zalloc(&p->figures, w + 3 * w * k + k, sizeof *p->figures, "steps"));
-    PS_TRY(
-        ps_mem_zalloc(&p->stalls, w + (size_t)p->n_servers, sizeof *p->stalls, "steps"));
-    PS_TRY(
-        ps_mem_zalloc(&p->linked, w + (size_t)p->n_servers, sizeof *p->linked, "steps"));
+    PS_TRY(PS_NEW(&p->figures, w + 3 * w * k + k, "steps"));
+    PS_TRY(PS_NEW(&p->stalls, w + (size_t)p->n_servers, "steps"));
+    PS_TRY(PS_NEW(&p->linked, w + (size_t)p->n_servers, "steps"));
     return ps_straggler_init(&p->watch, p->n_workers, p->n_servers);
 }
 
@@ -120,7 +116,7 @@ static ps_coord_pace *pace_of(ps_coordinator *c)
     ps_coord_pace *p;
     if (shards < 1 || (int64_t)c->n_workers * c->o.n_servers * shards > MOST_PAIRS)
         return NULL;
-    if (ps_mem_zalloc(&p, 1, sizeof *p, "steps") != PS_OK) return NULL;
+    if (PS_NEW(&p, 1, "steps") != PS_OK) return NULL;
     p->n_workers = c->n_workers;
     p->n_servers = c->o.n_servers;
     p->shards = shards;

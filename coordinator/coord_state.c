@@ -121,7 +121,7 @@ ps_err ps_coord_index_init(ps_coord_index *index, int n_members)
     index->n = 4;
     while (index->n < 2 * (size_t)n_members)
         index->n *= 2;
-    return ps_mem_zalloc(&index->places, index->n, sizeof *index->places, "coordinator");
+    return PS_NEW(&index->places, index->n, "coordinator");
 }
 
 void ps_coord_index_fini(ps_coord_index *index)

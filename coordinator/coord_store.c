@@ -53,7 +53,7 @@ static ps_err store_add(ps_coord_store *s, const char *key, ps_coord_entry **out
     if (s->n_keys >= MAX_KEYS)
         return ps_err_set(PS_ERR_PEER, "%s: the coordinator holds too many keys", key);
     ps_coord_entry *e;
-    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "a key"));
+    PS_TRY(PS_NEW(&e, 1, "a key"));
     ps_err err = ps_mem_strdup(&e->key, key);
     if (err != PS_OK) {
         free(e);

@@ -95,8 +95,7 @@ static void on_status(const ps_coordinator *c, const ps_coord_peer *p,
     double *values; // aligned
     size_t n = m->bytes / sizeof *values;
     if (n > MOST) n = MOST;
-    if (!c->o.view || ps_mem_zalloc(&values, n, sizeof *values, "a status") != PS_OK)
-        return;
+    if (!c->o.view || PS_NEW(&values, n, "a status") != PS_OK) return;
     if (n > 0) memcpy(values, m->value, n * sizeof *values);
     ps_job_view_take(c->o.view, p->entry.role, p->entry.rank, m->text, values, (int)n);
     free(values);
@@ -596,7 +595,7 @@ static ps_err coordinator_set_up(ps_coordinator *c)
     c->n_workers = ps_coord_first_workers(c);
     PS_TRY(ps_mem_strdup(&c->job, c->o.job));
     PS_TRY(ps_mem_strdup(&c->where, c->o.where));
-    PS_TRY(ps_mem_zalloc(&c->peers, (size_t)n, sizeof *c->peers, "coordinator"));
+    PS_TRY(PS_NEW(&c->peers, (size_t)n, "coordinator"));
     PS_TRY(ps_coord_index_init(&c->index, n));
     PS_TRY(ps_coord_board_create(c->o.n_workers, coordinator_answer, c, &c->board));
     PS_TRY(draw_nonce(&c->nonce));
@@ -610,7 +609,7 @@ static ps_err coordinator_set_up(ps_coordinator *c)
 ps_err ps_coordinator_create(const ps_coordinator_options *options, ps_coordinator **out)
 {
     ps_coordinator *c;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof *c, "coordinator"));
+    PS_TRY(PS_NEW(out, 1, "coordinator"));
     c = *out;
     c->o = *options;
     ps_job_view_begin(c->o.view);

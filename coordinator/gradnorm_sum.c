@@ -78,7 +78,7 @@ static ps_err parse_part(ps_gradnorm_part *p, uint64_t total_blocks, const void 
     uint64_t words = n_bytes / sizeof(uint64_t) - 1;
     memcpy(&p->n, bytes, sizeof p->n);
     if (p->n > words / 2) return gradnorm_sum_misfit();
-    PS_TRY(ps_mem_zalloc(&p->words, words, sizeof *p->words, "gradient norm"));
+    PS_TRY(PS_NEW(&p->words, words, "gradient norm"));
     memcpy(p->words, (const char *)bytes + sizeof p->n, words * sizeof *p->words);
     return check_part(p, words, total_blocks, &p->blocks);
 }
@@ -174,8 +174,8 @@ ps_err ps_gradnorm_sum_total(const ps_gradnorm_sum *s, double *norm, double **ou
     double *sums = NULL;
     bool *taken = NULL, fits = true;
     ps_err err;
-    PS_TRY_GOTO(ps_mem_zalloc(&sums, s->total_blocks, sizeof *sums, "norm"), err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(&taken, s->total_blocks, sizeof *taken, "norm"), err, out);
+    PS_TRY_GOTO(PS_NEW(&sums, s->total_blocks, "norm"), err, out);
+    PS_TRY_GOTO(PS_NEW(&taken, s->total_blocks, "norm"), err, out);
     for (uint32_t i = 0; i < s->n_parts && fits; i++)
         fits = place_part(&s->parts[i], sums, taken);
     if (!fits)

@@ -221,8 +221,7 @@ ps_err ps_straggler_init(ps_straggler_watch *w, int n_workers, int n_servers)
 {
     *w = (ps_straggler_watch){.n_usual = straggler_parts(n_workers, n_servers)};
     // Behind the usual parts: those of a step, and room for sorting them.
-    return ps_mem_zalloc(&w->usual, 3 * (size_t)w->n_usual, sizeof *w->usual,
-                         "usual steps");
+    return PS_NEW(&w->usual, 3 * (size_t)w->n_usual, "usual steps");
 }
 
 void ps_straggler_fini(ps_straggler_watch *w)

@@ -74,7 +74,7 @@ void pstrain_set_log(pstrain_log_fn log, void *ctx, int level)
 static ps_err add_setting(pstrain_session *s, const char *setting)
 {
     char **next;
-    PS_TRY(ps_mem_zalloc(&next, (size_t)s->n_settings + 1, sizeof *next, "settings"));
+    PS_TRY(PS_NEW(&next, (size_t)s->n_settings + 1, "settings"));
     if (s->n_settings) memcpy(next, s->settings, (size_t)s->n_settings * sizeof *next);
     free(s->settings);
     s->settings = next;
@@ -186,7 +186,7 @@ static ps_err library_create(const pstrain_options *given, pstrain_session **out
     arguments a = {.argc = 0};
     PS_TRY(library_check_options(given));
     memcpy(&o, given, given->struct_size < sizeof o ? given->struct_size : sizeof o);
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
+    PS_TRY(PS_NEW(&s, 1, "a session"));
     ps_life_init(&s->life);
     pthread_mutex_init(&s->lock, NULL);
     s->pid = getpid();

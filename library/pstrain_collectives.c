@@ -92,7 +92,7 @@ static ps_err collectives_meet(pstrain_session *s, const call *c, const void *in
                                double **values)
 {
     const size_t n = (size_t)s->world_size * PART;
-    PS_TRY(ps_mem_zalloc(values, n, sizeof **values, "a collective"));
+    PS_TRY(PS_NEW(values, n, "a collective"));
     double *own = *values + (size_t)s->rank * PART;
     own[0] = code_of(c);
     own[1] = (double)c->bytes;
@@ -118,7 +118,7 @@ static ps_err gather_doubles(pstrain_session *s, const void *in, uint64_t bytes,
     const size_t words = (size_t)((bytes + WORD_BYTES - 1) / WORD_BYTES);
     const size_t n = words * (size_t)s->world_size;
     double *values;
-    PS_TRY(ps_mem_zalloc(&values, n, sizeof *values, "a collective"));
+    PS_TRY(PS_NEW(&values, n, "a collective"));
     collectives_pack(values + words * (size_t)s->rank, in, bytes);
     ps_err err = ps_member_reduce(s->member, "collective/bytes", values, n,
                                   pstrain_step_deadline(s));
@@ -296,7 +296,7 @@ static ps_err reduce_pieces(pstrain_session *s, const double *met, uint8_t *valu
     const void **from;
     PS_TRY(
         ps_mem_zalloc_aligned(&all, (size_t)most * (size_t)s->world_size, "a reduction"));
-    ps_err err = ps_mem_zalloc(&from, (size_t)s->world_size, sizeof *from, "a reduction");
+    ps_err err = PS_NEW(&from, (size_t)s->world_size, "a reduction");
     for (uint64_t at = 0; at < bytes && err == PS_OK; at += most) {
         const uint64_t n = bytes - at < most ? bytes - at : most;
         err = bytes <= INLINE_BYTES ? gather_rest(s, met, values, n, all)

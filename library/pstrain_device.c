@@ -248,7 +248,7 @@ static void *device_thread(void *arg);
 static ps_err device_make(pstrain_session *s, const pstrain_device_options *o)
 {
     device *d;
-    PS_TRY(ps_mem_zalloc(&s->device, 1, sizeof *d, "a device"));
+    PS_TRY(PS_NEW(&s->device, 1, "a device"));
     d = s->device;
     d->session = s;
     d->n_tensors = s->own.table.n_tensors;
@@ -256,10 +256,9 @@ static ps_err device_make(pstrain_session *s, const pstrain_device_options *o)
     pthread_mutex_init(&d->lock, NULL);
     ps_cond_init(&d->work);
     ps_cond_init(&d->progress);
-    PS_TRY(ps_mem_zalloc(&d->chunks, d->n_chunks, sizeof *d->chunks, "a device"));
-    PS_TRY(ps_mem_zalloc(&d->given, d->n_chunks, sizeof *d->given, "a device"));
-    PS_TRY(
-        ps_mem_zalloc(&d->tensors, (size_t)d->n_tensors, sizeof *d->tensors, "a device"));
+    PS_TRY(PS_NEW(&d->chunks, d->n_chunks, "a device"));
+    PS_TRY(PS_NEW(&d->given, d->n_chunks, "a device"));
+    PS_TRY(PS_NEW(&d->tensors, (size_t)d->n_tensors, "a device"));
     device_lay_out(d, o->dtypes);
     PS_TRY(device_take_gpu(d, o));
     return ps_thread_start(&d->thread, "device", device_thread, d);

@@ -95,8 +95,7 @@ ps_err pstrain_rows_declare(pstrain_session *s, const pstrain_table *t)
                           "possible",
                           t->n_rows, t->rows_size, PS_ROW_TABLES_MAX);
     PS_TRY(rows_check_job(s));
-    PS_TRY(ps_mem_zalloc(&s->own.rows, (size_t)t->n_rows, sizeof *s->own.rows,
-                         "embedding tables"));
+    PS_TRY(PS_NEW(&s->own.rows, (size_t)t->n_rows, "embedding tables"));
     s->own.n_rows = t->n_rows;
     for (int i = 0; i < t->n_rows; i++) {
         const void *one = (const char *)t->rows + (size_t)i * t->rows_size;
@@ -121,7 +120,7 @@ ps_err pstrain_rows_open(pstrain_session *s)
 {
     const int n = s->own.n_rows;
     if (n == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&s->lookups, (size_t)n, sizeof *s->lookups, "embedding tables"));
+    PS_TRY(PS_NEW(&s->lookups, (size_t)n, "embedding tables"));
     return ps_row_client_create(s->session, s->own.rows, n, &s->rows);
 }
 

@@ -94,13 +94,13 @@ static ps_err check_plan(const pstrain_session *s)
 static ps_err make_reducing(pstrain_session *s, uint64_t n_slots)
 {
     reducing *r;
-    PS_TRY(ps_mem_zalloc(&s->reducing, 1, sizeof *r, "a reducer"));
+    PS_TRY(PS_NEW(&s->reducing, 1, "a reducer"));
     r = s->reducing;
     pthread_mutex_init(&r->submit, NULL);
     pthread_mutex_init(&r->retire, NULL);
     r->n_slots = n_slots;
     r->coded = s->full->exchange.codec != PS_CODEC_NONE;
-    return ps_mem_zalloc(&r->slots, n_slots, sizeof *r->slots, "a reducer");
+    return PS_NEW(&r->slots, n_slots, "a reducer");
 }
 
 static ps_err add_settings(pstrain_session *s, const pstrain_reducer *o)

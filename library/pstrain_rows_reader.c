@@ -41,9 +41,9 @@ static ps_err reader_open(pstrain_rows_reader *r, const pstrain_rows_reader_opti
     uint32_t n;
     PS_TRY(ps_row_reader_create(&options, &r->reader));
     ps_row_reader_tables(r->reader, &n);
-    PS_TRY(ps_mem_zalloc(&r->counts, n, sizeof *r->counts, "a reader of rows"));
-    PS_TRY(ps_mem_zalloc(&r->ids, n, sizeof *r->ids, "a reader of rows"));
-    return ps_mem_zalloc(&r->outs, n, sizeof *r->outs, "a reader of rows");
+    PS_TRY(PS_NEW(&r->counts, n, "a reader of rows"));
+    PS_TRY(PS_NEW(&r->ids, n, "a reader of rows"));
+    return PS_NEW(&r->outs, n, "a reader of rows");
 }
 
 int pstrain_rows_reader_open(const pstrain_rows_reader_options *options,
@@ -60,7 +60,7 @@ int pstrain_rows_reader_open(const pstrain_rows_reader_options *options,
     memcpy(&whole, options, options->struct_size);
     if (!whole.address)
         return ps_err_set(PS_ERR_ARG, "pstrain_rows_reader_open: the address is NULL");
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof *r, "a reader of rows"));
+    PS_TRY(PS_NEW(out, 1, "a reader of rows"));
     r = *out;
     r->pid = getpid();
     r->interrupted = whole.interrupted;

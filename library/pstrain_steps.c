@@ -62,7 +62,7 @@ static ps_err set_groups(pstrain_session *s, const pstrain_group *groups, int n,
                           n, group_size, s->groups.n);
     const size_t room =
         group_size < sizeof(pstrain_group) ? group_size : sizeof(pstrain_group);
-    PS_TRY(ps_mem_zalloc(&numbers, (size_t)n, sizeof *numbers, "parameter groups"));
+    PS_TRY(PS_NEW(&numbers, (size_t)n, "parameter groups"));
     ps_err err = PS_OK;
     for (int i = 0; i < n && err == PS_OK; i++) {
         pstrain_group g = {0};
@@ -85,8 +85,7 @@ static ps_err set_lr(pstrain_session *s, double lr)
     ps_group_numbers *numbers;
     const ps_group_numbers own =
         ps_param_groups_numbers(ps_session_optimizer(s->session));
-    PS_TRY(ps_mem_zalloc(&numbers, (size_t)s->groups.n, sizeof *numbers,
-                         "parameter groups"));
+    PS_TRY(PS_NEW(&numbers, (size_t)s->groups.n, "parameter groups"));
     for (int i = 0; i < s->groups.n; i++) {
         numbers[i] = s->has_numbers ? s->numbers[i] : own;
         numbers[i].lr = lr;
@@ -378,8 +377,7 @@ int pstrain_state_has_feedback(const pstrain_session *s)
 ps_err pstrain_missed_room(const pstrain_session *s, ps_exchange_state *state)
 {
     if (s->rank != 0 || !s->own.table.optional) return PS_OK;
-    return ps_mem_zalloc(&state->missed, s->own.table.arena_count, sizeof *state->missed,
-                         "missed steps");
+    return PS_NEW(&state->missed, s->own.table.arena_count, "missed steps");
 }
 
 static void take_missed(const pstrain_session *s, const float *arena, uint64_t *missed)

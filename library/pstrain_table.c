@@ -54,7 +54,7 @@ static ps_config *swap_settings(pstrain_session *s, ps_config *full)
 ps_err pstrain_load_settings(pstrain_session *s)
 {
     ps_config *full;
-    PS_TRY(ps_mem_zalloc(&full, 1, sizeof *full, "settings"));
+    PS_TRY(PS_NEW(&full, 1, "settings"));
     PS_FAULT_POINT("settings.load");
     const ps_err err =
         ps_config_load(full, NULL, (const char *const *)s->settings, s->n_settings);
@@ -141,7 +141,7 @@ static ps_err check_names(const ps_tensor_table *t)
     const int n = t->n_tensors + t->n_buffers;
     const char **names;
     ps_err err = PS_OK;
-    PS_TRY(ps_mem_zalloc(&names, (size_t)n, sizeof *names, "names"));
+    PS_TRY(PS_NEW(&names, (size_t)n, "names"));
     for (int i = 0; i < t->n_tensors; i++)
         names[i] = t->tensors[i].name;
     for (int i = 0; i < t->n_buffers; i++)
@@ -168,8 +168,7 @@ static ps_err add_tensors(pstrain_session *s, const pstrain_table *t)
 {
     const size_t room =
         t->tensor_size < sizeof(pstrain_tensor) ? t->tensor_size : sizeof(pstrain_tensor);
-    PS_TRY(ps_mem_zalloc(&s->offsets, (size_t)t->n_tensors, sizeof *s->offsets,
-                         "a table of tensors"));
+    PS_TRY(PS_NEW(&s->offsets, (size_t)t->n_tensors, "a table of tensors"));
     for (int i = 0; i < t->n_tensors; i++) {
         pstrain_tensor one = {0};
         memcpy(&one, (const char *)t->tensors + (size_t)i * t->tensor_size, room);
@@ -215,8 +214,7 @@ static ps_err table_take_numbers(pstrain_session *s, const pstrain_table *t)
 {
     const size_t room =
         t->group_size < sizeof(pstrain_group) ? t->group_size : sizeof(pstrain_group);
-    PS_TRY(ps_mem_zalloc(&s->own.numbers, (size_t)t->n_groups, sizeof *s->own.numbers,
-                         "parameter groups"));
+    PS_TRY(PS_NEW(&s->own.numbers, (size_t)t->n_groups, "parameter groups"));
     for (int i = 0; i < t->n_groups; i++) {
         pstrain_group one = {0};
         memcpy(&one, (const char *)t->groups + (size_t)i * t->group_size, room);
@@ -234,8 +232,7 @@ static ps_err table_take_groups(pstrain_session *s, const pstrain_table *t)
     s->n_optimizers = 1;
     s->own.n_groups = t->n_groups ? t->n_groups : 1;
     PS_TRY(ps_param_groups_init(&s->groups, s->own.n_groups));
-    PS_TRY(ps_mem_zalloc(&s->numbers, (size_t)s->own.n_groups, sizeof *s->numbers,
-                         "parameter groups"));
+    PS_TRY(PS_NEW(&s->numbers, (size_t)s->own.n_groups, "parameter groups"));
     return t->n_groups > 0 ? table_take_numbers(s, t) : PS_OK;
 }
 
@@ -328,8 +325,7 @@ static ps_err table_set_start(pstrain_session *s, uint64_t total_steps,
 /* The settings that the others get, as a list of its own. */
 static ps_err copy_settings(pstrain_session *s)
 {
-    PS_TRY(ps_mem_zalloc(&s->own.settings, (size_t)s->n_settings, sizeof(char *),
-                         "settings"));
+    PS_TRY(PS_NEW(&s->own.settings, (size_t)s->n_settings, "settings"));
     for (int i = 0; i < s->n_settings; i++, s->own.n_settings++)
         PS_TRY(ps_mem_strdup(&s->own.settings[i], s->settings[i]));
     return PS_OK;

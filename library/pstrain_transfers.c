@@ -85,11 +85,10 @@ static ps_err comm_create(pstrain_session *s, uint64_t number, const int *ranks,
     if (n > 1 && !s->links)
         return ps_err_set(PS_ERR_ARG, "pstrain_comm_create: pstrain_connect comes first");
     pstrain_comm *c;
-    PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "a communicator"));
+    PS_TRY(PS_NEW(&c, 1, "a communicator"));
     c->session = s;
     c->members = (ps_comm_members){.number = number, .n = n, .self = self};
-    const ps_err err = ps_mem_zalloc(&c->members.ranks, (size_t)n,
-                                     sizeof *c->members.ranks, "a communicator");
+    const ps_err err = PS_NEW(&c->members.ranks, (size_t)n, "a communicator");
     if (err != PS_OK) {
         free(c);
         return err;
@@ -161,7 +160,7 @@ int pstrain_transfer_begin(pstrain_comm *comm, const pstrain_transfer_options *o
     pstrain_session *s = comm->session;
     ps_err err = transfer_expect(s, "pstrain_transfer_begin");
     if (err == PS_OK) err = transfer_fill(options, &o);
-    if (err == PS_OK) err = ps_mem_zalloc(&t, 1, sizeof *t, "a transfer");
+    if (err == PS_OK) err = PS_NEW(&t, 1, "a transfer");
     if (err != PS_OK) return (int)err;
     t->session = s;
     err = ps_transfer_begin(s->links, &comm->members, &o, &t->transfer);

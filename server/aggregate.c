@@ -70,8 +70,8 @@ ps_err ps_aggregate_init(ps_aggregate *a, const ps_tensor_table *table,
 {
     *a = (ps_aggregate){.count = chunk->count, .optional = table->optional};
     size_t n = (size_t)(chunk->last_tensor - chunk->first_tensor + 1);
-    PS_TRY(ps_mem_zalloc(&a->segments, n, sizeof *a->segments, "a chunk's segments"));
-    PS_TRY(ps_mem_zalloc(&a->runs, n, sizeof *a->runs, "a chunk's segments"));
+    PS_TRY(PS_NEW(&a->segments, n, "a chunk's segments"));
+    PS_TRY(PS_NEW(&a->runs, n, "a chunk's segments"));
     cut_segments(a, table, chunk, opt);
     join_runs(a);
     uint64_t stride = aligned_count(chunk->count);

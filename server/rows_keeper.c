@@ -14,7 +14,7 @@ struct ps_rows_keeper {
 
 ps_err ps_rows_keeper_create(ps_rows_keeper **out)
 {
-    return ps_mem_zalloc(out, 1, sizeof **out, "kept rows");
+    return PS_NEW(out, 1, "kept rows");
 }
 
 void ps_rows_keeper_destroy(ps_rows_keeper **keeper)

@@ -96,8 +96,8 @@ static ps_err make_shards(ps_server *s)
         .rows = s->o.n_rows > 0,
     };
     size_t n = (size_t)s->n_shards;
-    PS_TRY(ps_mem_zalloc(&s->shards, n, sizeof(ps_shard *), "shards"));
-    PS_TRY(ps_mem_zalloc(&s->endpoints, n, sizeof(char *), "endpoints"));
+    PS_TRY(PS_NEW(&s->shards, n, "shards"));
+    PS_TRY(PS_NEW(&s->endpoints, n, "endpoints"));
     for (int i = 0; i < s->n_shards; i++) {
         PS_TRY(ps_shard_create(&options, &s->shards[i]));
         s->endpoints[i] = ps_shard_endpoint(s->shards[i]);
@@ -145,7 +145,7 @@ ps_err ps_server_create(const ps_server_options *options, ps_server **out)
 {
     *out = NULL;
     ps_server *s;
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a server"));
+    PS_TRY(PS_NEW(&s, 1, "a server"));
     s->o = *options;
     ps_local_steps_outer(&s->config, options->config);
     s->n_shards =

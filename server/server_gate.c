@@ -45,7 +45,7 @@ static void *server_gate_run(void *arg)
 ps_err ps_server_gate_create(void *zmq_context, const ps_curve *curve, int n_members,
                              ps_server_gate **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a gate"));
+    PS_TRY(PS_NEW(out, 1, "a gate"));
     ps_server_gate *g = *out;
     const ps_gate_options o = {.zmq_context = zmq_context,
                                .n_members = 2 * n_members, // each may connect again
@@ -67,7 +67,7 @@ ps_gate *ps_server_gate_of(ps_server_gate *g)
 ps_err ps_server_gate_start(ps_server_gate *g)
 {
     size_t n = (size_t)ps_gate_n_items(g->gate) + 1;
-    PS_TRY(ps_mem_zalloc(&g->items, n, sizeof *g->items, "a gate"));
+    PS_TRY(PS_NEW(&g->items, n, "a gate"));
     return ps_thread_start(&g->thread, "gate", server_gate_run, g);
 }
 

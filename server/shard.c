@@ -271,8 +271,7 @@ static ps_err check_path(const ps_shard_peer *p, const ps_wire_header *h)
 static bool shard_lacks_first_weights(const ps_shard_chunk *c, const ps_wire_header *h)
 {
     return h->rank == 0 && c->policy.version < 0 &&
-           (h->kind == PS_MSG_PUSH || h->kind == PS_MSG_EXACT ||
-            h->kind == PS_MSG_FETCH);
+           (h->kind == PS_MSG_PUSH || h->kind == PS_MSG_EXACT || h->kind == PS_MSG_FETCH);
 }
 
 static void take_first_weights(ps_shard_chunk *c, const ps_shard_peer *p,
@@ -745,7 +744,7 @@ ps_err ps_shard_create(const ps_shard_options *options, ps_shard **out)
         return ps_err_set(PS_ERR_ARG, "%d workers; 1 to %d are possible",
                           options->n_workers, PS_MAX_RANKS);
     ps_shard *s;
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a shard"));
+    PS_TRY(PS_NEW(&s, 1, "a shard"));
     s->o = *options;
     ps_wire_frames_open(&s->frames);
     ps_err err;

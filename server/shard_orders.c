@@ -50,7 +50,7 @@ static ps_err count_in_fragments(ps_shard *s)
 {
     const ps_plan *plan = s->o.plan;
     uint32_t *seen; // by shard: fragment + 1 of the chunk that was seen last
-    PS_TRY(ps_mem_zalloc(&seen, plan->n_shards, sizeof *seen, "chunk map"));
+    PS_TRY(PS_NEW(&seen, plan->n_shards, "chunk map"));
     for (uint32_t i = 0; i < plan->n_chunks; i++) {
         const ps_chunk *c = &plan->chunks[i];
         s->orders->n_in_fragment[c->fragment] += c->shard == s->index;
@@ -63,19 +63,19 @@ static ps_err count_in_fragments(ps_shard *s)
 
 static ps_err orders_open(ps_shard *s)
 {
-    PS_TRY(ps_mem_zalloc(&s->orders, 1, sizeof *s->orders, "orders"));
+    PS_TRY(PS_NEW(&s->orders, 1, "orders"));
     struct ps_shard_orders *o = s->orders;
     const size_t workers = (size_t)s->o.n_workers,
                  turns = (size_t)s->o.plan->fragments.n * workers;
-    PS_TRY(ps_mem_zalloc(&o->turns, turns, sizeof *o->turns, "turns"));
+    PS_TRY(PS_NEW(&o->turns, turns, "turns"));
     for (size_t i = 0; i < turns; i++)
         o->turns[i].clock = s->first_step;
-    PS_TRY(ps_mem_zalloc(&o->entries, workers, sizeof *o->entries, "orders"));
-    PS_TRY(ps_mem_zalloc(&o->factors, workers, sizeof *o->factors, "orders"));
-    PS_TRY(ps_mem_zalloc(&o->compensations, workers, sizeof *o->compensations, "orders"));
-    PS_TRY(ps_mem_zalloc(&o->ranks, workers, sizeof *o->ranks, "orders"));
-    PS_TRY(ps_mem_zalloc(&o->bases, workers, sizeof *o->bases, "orders"));
-    PS_TRY(ps_mem_zalloc(&o->numbers, workers, sizeof *o->numbers, "orders"));
+    PS_TRY(PS_NEW(&o->entries, workers, "orders"));
+    PS_TRY(PS_NEW(&o->factors, workers, "orders"));
+    PS_TRY(PS_NEW(&o->compensations, workers, "orders"));
+    PS_TRY(PS_NEW(&o->ranks, workers, "orders"));
+    PS_TRY(PS_NEW(&o->bases, workers, "orders"));
+    PS_TRY(PS_NEW(&o->numbers, workers, "orders"));
     return count_in_fragments(s);
 }
 

@@ -44,14 +44,14 @@ static ps_err readers_place(ps_shard *s, const ps_frame_view *v, int fd,
     uint64_t name;
     memcpy(&name, (const char *)v->id + PS_WIRE_ID_BYTES, sizeof name);
     *place = NULL;
-    if (!s->readers)
-        PS_TRY(ps_mem_zalloc(&s->readers, (size_t)most, sizeof *s->readers, "readers"));
+    if (!s->readers) PS_TRY(PS_NEW(&s->readers, (size_t)most, "readers"));
     *place = readers_find(s, name, connection);
     if (*place && (*place)->connection != connection)
         **place = (ps_shard_reader){.name = name, .fd = fd, .connection = connection};
     if (*place || !connection) return PS_OK;
     return ps_err_set(PS_ERR_PEER,
-                      "the job lets %" PRId64 " readers of its rows in at a time, and has "
+                      "the job lets %" PRId64
+                      " readers of its rows in at a time, and has "
                       "them: close one, or start the job with a larger server.readers",
                       most);
 }

@@ -106,7 +106,7 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     ps_row_key key;
     PS_TRY(ps_row_figures_begin(&s->tables, specs, (uint32_t)n));
     if (n == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "embedding tables"));
+    PS_TRY(PS_NEW(&r, 1, "embedding tables"));
     s->rows = r;
     r->before = ps_rows_keeper_take(s->o.keeper, s->index);
     PS_TRY(ps_secret_draw(&secret));
@@ -114,13 +114,13 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     PS_TRY(ps_row_store_create(specs, (uint32_t)n,
                                ps_row_first_partition(s->index, shards),
                                ps_row_first_partition(s->index + 1, shards), &r->store));
-    PS_TRY(ps_mem_zalloc(&r->steps, (size_t)n, sizeof *r->steps, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&r->dropped, (size_t)n, sizeof *r->dropped, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&r->ahead, (size_t)n, sizeof *r->ahead, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&r->ready, (size_t)n, sizeof *r->ready, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&r->peers, workers, sizeof *r->peers, "workers of tables"));
-    PS_TRY(ps_mem_zalloc(&r->grads, workers, sizeof *r->grads, "workers of tables"));
-    PS_TRY(ps_mem_zalloc(&r->at, workers, sizeof *r->at, "workers of tables"));
+    PS_TRY(PS_NEW(&r->steps, (size_t)n, "embedding tables"));
+    PS_TRY(PS_NEW(&r->dropped, (size_t)n, "embedding tables"));
+    PS_TRY(PS_NEW(&r->ahead, (size_t)n, "embedding tables"));
+    PS_TRY(PS_NEW(&r->ready, (size_t)n, "embedding tables"));
+    PS_TRY(PS_NEW(&r->peers, workers, "workers of tables"));
+    PS_TRY(PS_NEW(&r->grads, workers, "workers of tables"));
+    PS_TRY(PS_NEW(&r->at, workers, "workers of tables"));
     r->n = (uint32_t)n;
     s->rules.n_tables = n;
     rows_use_store(r);
@@ -509,7 +509,7 @@ static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
                           "gradients of %u requests for rows; it made %u in step "
                           "%" PRIu64,
                           push.n_pulls, p->n_pulls, m->step);
-    PS_TRY(ps_mem_zalloc(&pulls, p->n_pulls, sizeof *pulls, "requests for rows"));
+    PS_TRY(PS_NEW(&pulls, p->n_pulls, "requests for rows"));
     const ps_err err = rows_check_push(s, rank, m, &push, pulls);
     free(pulls);
     PS_TRY(err);
@@ -611,7 +611,7 @@ static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const rows_message 
     rows_use_store(r);
     if (found) PS_TRY(rows_break_step_off(s));
     r->returned = found;
-    PS_TRY(ps_mem_zalloc(&answer, 1, sizeof *answer, "an answer of rows"));
+    PS_TRY(PS_NEW(&answer, 1, "an answer of rows"));
     *answer = found;
     if (found) return rows_answer_point(s, rank, m, answer, sizeof *answer);
     const ps_err err = rows_answer_of_point(s, rank, m, answer, sizeof *answer);
@@ -1016,7 +1016,7 @@ ps_err ps_shard_rows_tell_tables(const ps_shard *s, ps_mp_writer *w)
 {
     const ps_shard_rows *r = s->rows;
     const ps_row_spec **specs;
-    PS_TRY(ps_mem_zalloc(&specs, r->n, sizeof *specs, "embedding tables"));
+    PS_TRY(PS_NEW(&specs, r->n, "embedding tables"));
     for (uint32_t t = 0; t < r->n; t++)
         specs[t] = &r->tables[t].spec;
     ps_rows_tables_write(w, s->o.plan->n_shards, specs, r->n);

@@ -14,7 +14,7 @@ ps_err ps_rows_early_init(ps_rows_early *e, const ps_rows_pull *pull, void *aren
     if (!e->arena) e->n_ready = e->n_out = ps_rows_ahead_head(pull->n);
     for (uint32_t t = 0; t < n_tables && !e->arena; t++)
         e->n_out += pull->counts[t] * ps_row_codec_row_bytes(&tables[t].spec);
-    PS_TRY(ps_mem_zalloc(&e->out, e->n_out, sizeof *e->out, "rows of the next step"));
+    PS_TRY(PS_NEW(&e->out, e->n_out, "rows of the next step"));
     PS_TRY(ps_mem_zalloc(&e->late, pull->n, 1, "rows of the next step"));
     memset(e->late, 1, pull->n);
     return PS_OK;
@@ -36,11 +36,10 @@ static ps_err early_read_table(ps_rows_early *e, ps_row_table *table, uint64_t n
     const uint64_t dim = table->spec.dim;
     uint64_t *some, m = 0;
     float *rows;
-    PS_TRY(ps_mem_zalloc(&some, n, sizeof *some, "rows of the next step"));
+    PS_TRY(PS_NEW(&some, n, "rows of the next step"));
     for (uint64_t i = 0; i < n; i++)
         if (late[i] == which) some[m++] = ids[i];
-    const ps_err err =
-        ps_mem_zalloc(&rows, m * dim, sizeof *rows, "rows of the next step");
+    const ps_err err = PS_NEW(&rows, m * dim, "rows of the next step");
     if (err != PS_OK) {
         free(some);
         return err;
@@ -74,8 +73,7 @@ static ps_err early_read_all(ps_rows_early *e, ps_row_table *tables, uint32_t n_
     for (uint32_t t = 0; t < n_tables; t++) {
         const uint64_t n = e->pull.counts[t];
         if (e->arena) places = ps_rows_arena_at(e->arena, e->pull.places[t].rows);
-        if (n > 0)
-            PS_TRY(early_read_table(e, &tables[t], n, ids, late, which, places));
+        if (n > 0) PS_TRY(early_read_table(e, &tables[t], n, ids, late, which, places));
         ids += n;
         late += n;
     }

@@ -63,8 +63,8 @@ ps_err ps_shard_rows_keep(ps_row_store *store, uint32_t shard, uint64_t step,
                           keep.writes);
     PS_TRY(ps_row_store_set_point(store, keep.point, step));
     PS_FAULT_POINT("rows.kept");
-    PS_TRY(ps_mem_zalloc(&files, store->n, sizeof *files, "files of rows"));
-    ps_err err = ps_mem_zalloc(&tables, store->n, sizeof *tables, "files of rows");
+    PS_TRY(PS_NEW(&files, store->n, "files of rows"));
+    ps_err err = PS_NEW(&tables, store->n, "files of rows");
     if (err == PS_OK)
         err = points_answer(store, shard, path, (ps_row_writes)keep.writes, files, tables,
                             answer, answer_bytes);

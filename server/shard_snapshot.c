@@ -33,7 +33,7 @@ static ps_err send_missed(ps_shard *s, const ps_shard_chunk *c, uint32_t rank)
 {
     float *array;
     const size_t bytes = c->chunk->count * sizeof *array;
-    PS_TRY(ps_mem_zalloc(&array, c->chunk->count, sizeof *array, "missed steps"));
+    PS_TRY(PS_NEW(&array, c->chunk->count, "missed steps"));
     ps_aggregate_save_missed(&c->memory, array);
     const ps_err err = ps_shard_reply_state(s, c, rank, PS_WIRE_STATE_MISSED, array,
                                             bytes, PS_WIRE_COPY);

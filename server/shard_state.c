@@ -32,25 +32,23 @@ static ps_err shard_alloc_arrays(ps_shard *s)
     s->bypass_caches =
         ps_nontemporal_copy_pays(s->o.table->arena_count * sizeof(float) * workers);
     s->n_chunks = shard_count_chunks(plan, s->index);
-    PS_TRY(ps_mem_zalloc(&s->chunks, s->n_chunks, sizeof *s->chunks, "a shard's chunks"));
-    PS_TRY(ps_mem_zalloc(&s->chunk_of, plan->n_chunks, sizeof *s->chunk_of,
-                         "a shard's chunks"));
-    PS_TRY(ps_mem_zalloc(&s->peers, workers, sizeof *s->peers, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->senders, workers, sizeof *s->senders, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->sends, workers, sizeof *s->sends, "a shard's peers"));
+    PS_TRY(PS_NEW(&s->chunks, s->n_chunks, "a shard's chunks"));
+    PS_TRY(PS_NEW(&s->chunk_of, plan->n_chunks, "a shard's chunks"));
+    PS_TRY(PS_NEW(&s->peers, workers, "a shard's peers"));
+    PS_TRY(PS_NEW(&s->senders, workers, "a shard's peers"));
+    PS_TRY(PS_NEW(&s->sends, workers, "a shard's peers"));
     list_senders(s);
-    PS_TRY(ps_mem_zalloc(&s->grads, workers, sizeof *s->grads, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->copies, workers, sizeof *s->copies, "a shard's peers"));
-    PS_TRY(ps_mem_zalloc(&s->payloads, workers, sizeof *s->payloads, "a shard's peers"));
+    PS_TRY(PS_NEW(&s->grads, workers, "a shard's peers"));
+    PS_TRY(PS_NEW(&s->copies, workers, "a shard's peers"));
+    PS_TRY(PS_NEW(&s->payloads, workers, "a shard's peers"));
     if (s->codec.codec != PS_CODEC_NONE) {
         size_t bytes = plan->max_chunk_count * sizeof(float);
         PS_TRY(ps_mem_zalloc_aligned(&s->sum, bytes, "a decoded chunk"));
         PS_TRY(ps_mem_zalloc_aligned(&s->decoded, bytes, "a decoded chunk"));
     }
     s->paced.pace.one_host = s->o.plan->size.one_host;
-    PS_TRY(ps_mem_zalloc(&s->paced.figures, ps_pace_of_shard(s->o.n_workers),
-                         sizeof *s->paced.figures, "steps"));
-    return ps_mem_zalloc(&s->unsent, s->n_chunks, sizeof *s->unsent, "answers");
+    PS_TRY(PS_NEW(&s->paced.figures, ps_pace_of_shard(s->o.n_workers), "steps"));
+    return PS_NEW(&s->unsent, s->n_chunks, "answers");
 }
 /* Where workers have versions of their own: for compensations; and with a codec, so that
  * repeated answers are the same in every chunk. */
@@ -73,10 +71,8 @@ static ps_err init_chunk(ps_shard *s, uint32_t i, uint32_t index, float *slab)
     PS_TRY(ps_coded_chunk_init(
         &c->coded, &s->codec, c->chunk, ps_optimizer_adds_up(&s->rule.optimizer),
         s->pace->by_worker ? (uint32_t)s->o.n_workers : 1, notes_known(s)));
-    PS_TRY(ps_mem_zalloc(&c->pushes, (size_t)s->o.n_workers, sizeof *c->pushes,
-                         "a chunk's pushes"));
-    PS_TRY(ps_mem_zalloc(&c->early, (size_t)s->o.n_workers, sizeof *c->early,
-                         "a chunk's pushes"));
+    PS_TRY(PS_NEW(&c->pushes, (size_t)s->o.n_workers, "a chunk's pushes"));
+    PS_TRY(PS_NEW(&c->early, (size_t)s->o.n_workers, "a chunk's pushes"));
     for (int r = 0; r < s->o.n_workers; r++) {
         zmq_msg_init(&c->pushes[r]);
         zmq_msg_init(&c->early[r]);
@@ -111,10 +107,8 @@ static ps_err alloc_norm(ps_shard *s)
     ps_shard_norm *n = &s->norm;
     const size_t runs = s->n_chunks, times = n->trusts ? 2 : 1;
     const uint64_t blocks = ps_gradnorm_blocks(s->o.table);
-    PS_TRY(ps_mem_zalloc(&n->run_first, times * runs, sizeof *n->run_first,
-                         "gradient norm runs"));
-    PS_TRY(ps_mem_zalloc(&n->run_counts, times * runs, sizeof *n->run_counts,
-                         "gradient norm runs"));
+    PS_TRY(PS_NEW(&n->run_first, times * runs, "gradient norm runs"));
+    PS_TRY(PS_NEW(&n->run_counts, times * runs, "gradient norm runs"));
     for (size_t i = 0; i < runs; i++) {
         n->run_first[i] =
             ps_gradnorm_chunk_blocks(s->o.table, s->chunks[i].chunk, &n->run_counts[i]);
@@ -124,10 +118,8 @@ static ps_err alloc_norm(ps_shard *s)
         n->run_counts[runs + i] = n->run_counts[i];
     }
     if (n->trusts)
-        PS_TRY(ps_mem_zalloc(&n->all_sums, ps_lamb_sums(s->o.table), sizeof *n->all_sums,
-                             "the sums of all blocks"));
-    return ps_mem_zalloc(&n->block_sums, n->n_blocks * times, sizeof *n->block_sums,
-                         "gradient norm sums");
+        PS_TRY(PS_NEW(&n->all_sums, ps_lamb_sums(s->o.table), "the sums of all blocks"));
+    return PS_NEW(&n->block_sums, n->n_blocks * times, "gradient norm sums");
 }
 
 ps_err ps_shard_memory_init(ps_shard *s)

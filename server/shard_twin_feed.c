@@ -52,7 +52,7 @@ static ps_err feed_connect(ps_twin_feed *t, const ps_shard *s)
 
 ps_err ps_twin_feed_create(const ps_shard *s, const ps_row_store *own, ps_twin_feed **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "the feed of a twin"));
+    PS_TRY(PS_NEW(out, 1, "the feed of a twin"));
     (*out)->n = own->n;
     (*out)->room = ps_twin_piece_bytes(own);
     ps_wire_frames_open(&(*out)->frames);

@@ -52,7 +52,7 @@ static ps_err keep_open(ps_twin_keep *t, const ps_shard *s, const ps_row_store *
 
 ps_err ps_twin_keep_create(const ps_shard *s, const ps_row_store *own, ps_twin_keep **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "rows of another shard"));
+    PS_TRY(PS_NEW(out, 1, "rows of another shard"));
     (*out)->n = own->n;
     (*out)->room = ps_twin_piece_bytes(own);
     const ps_err err = keep_open(*out, s, own);

@@ -41,7 +41,7 @@ static ps_err twin_link_open(ps_twin_link *l, const ps_twin_link_options *o)
 
 ps_err ps_twin_link_create(const ps_twin_link_options *o, ps_twin_link **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a link to a twin"));
+    PS_TRY(PS_NEW(out, 1, "a link to a twin"));
     (*out)->nonce = ps_member_roster(o->member)->nonce;
     (*out)->epoch = ps_member_epoch(o->member);
     const ps_err err = twin_link_open(*out, o);

@@ -87,16 +87,16 @@ struct ps_row_client {
 static ps_err rows_bodies_make(rows_bodies *b, uint32_t n_shards)
 {
     if (b->of) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&b->of, n_shards, sizeof *b->of, "messages"));
-    return ps_mem_zalloc(&b->rooms, n_shards, sizeof *b->rooms, "messages");
+    PS_TRY(PS_NEW(&b->of, n_shards, "messages"));
+    return PS_NEW(&b->rooms, n_shards, "messages");
 }
 
 static ps_err rows_make(ps_row_client *r)
 {
     const size_t n = (size_t)r->n, shards = r->n_shards;
-    PS_TRY(ps_mem_zalloc(&r->counts, n, sizeof *r->counts, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&r->part_of, n, sizeof *r->part_of, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&r->shares, shards, sizeof *r->shares, "embedding tables"));
+    PS_TRY(PS_NEW(&r->counts, n, "embedding tables"));
+    PS_TRY(PS_NEW(&r->part_of, n, "embedding tables"));
+    PS_TRY(PS_NEW(&r->shares, shards, "embedding tables"));
     PS_TRY(rows_bodies_make(&r->requests, r->n_shards));
     PS_TRY(rows_bodies_make(&r->pushes, r->n_shards));
     return rows_bodies_make(&r->pages, r->n_shards);
@@ -106,7 +106,7 @@ ps_err ps_row_client_create(ps_session *session, const ps_row_spec *specs, int n
                             ps_row_client **out)
 {
     ps_row_client *r;
-    PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "embedding tables"));
+    PS_TRY(PS_NEW(&r, 1, "embedding tables"));
     r->session = session;
     r->specs = specs;
     r->n = n;
@@ -175,7 +175,7 @@ static ps_err rows_ticket_room(rows_ticket *t, int n)
 {
     rows_part *more;
     if (n <= t->room) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&more, (size_t)n, sizeof *more, "embedding tables"));
+    PS_TRY(PS_NEW(&more, (size_t)n, "embedding tables"));
     if (t->room) memcpy(more, t->parts, (size_t)t->room * sizeof *more);
     for (int i = t->room; i < n; i++)
         ps_row_batch_init(&more[i].batch);
@@ -414,8 +414,8 @@ static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
 
 /* An answer of a shard, as far as it has been read. */
 typedef struct rows_answer {
-    const uint8_t *bits; // of an answer in two parts; NULL: of one in order
-    uint64_t at;         // rows
+    const uint8_t *bits;    // of an answer in two parts; NULL: of one in order
+    uint64_t at;            // rows
     const uint8_t *from[2]; // from[1]: the rows whose bits are 1, or all
 } rows_answer;
 
@@ -435,7 +435,8 @@ static rows_answer rows_answer_begin(const ps_row_client *r, const rows_ticket *
         const int k = r->part_of[table];
         const uint64_t end = k < 0 ? n : n + rows_at_shard(&t->parts[k], shard);
         for (; n < end; n++)
-            if (rows_came_first(bytes, n)) first += ps_row_codec_row_bytes(&r->specs[table]);
+            if (rows_came_first(bytes, n))
+                first += ps_row_codec_row_bytes(&r->specs[table]);
     }
     a.bits = bytes;
     a.from[1] = bytes + ps_rows_ahead_head(n);

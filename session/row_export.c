@@ -85,8 +85,8 @@ static ps_err export_write_spooled(const ps_row_spool *spool,
     const size_t n = 2 * (size_t)o->n;
     ps_st_tensor *list;
     char(*names)[NAME_BYTES];
-    PS_TRY(ps_mem_zalloc(&list, n, sizeof *list, o->path));
-    ps_err err = ps_mem_zalloc(&names, n, sizeof *names, o->path);
+    PS_TRY(PS_NEW(&list, n, o->path));
+    ps_err err = PS_NEW(&names, n, o->path);
     if (err == PS_OK) {
         export_list(spool, o, names, list);
         err = export_write(spool, o, list);

@@ -124,7 +124,7 @@ static ps_err reader_take_tables(ps_row_reader *r, ps_row_spec *specs, uint32_t 
     if (!r->specs) {
         r->specs = specs;
         r->n_specs = n;
-        return ps_mem_zalloc(&r->starts, (size_t)n + 1, sizeof *r->starts, "tables");
+        return PS_NEW(&r->starts, (size_t)n + 1, "tables");
     }
     ps_err err = PS_OK;
     if (n != r->n_specs)
@@ -358,8 +358,8 @@ static ps_err reader_pause(ps_deadline deadline)
 static ps_err reader_open_links(ps_row_reader *r)
 {
     r->n_shards = 0;
-    PS_TRY(ps_mem_zalloc(&r->links, r->pass.n, sizeof *r->links, "shards"));
-    PS_TRY(ps_mem_zalloc(&r->items, r->pass.n, sizeof *r->items, "shards"));
+    PS_TRY(PS_NEW(&r->links, r->pass.n, "shards"));
+    PS_TRY(PS_NEW(&r->items, r->pass.n, "shards"));
     r->n_links = (uint32_t)r->pass.n;
     for (uint32_t s = 0; s < r->n_links; s++)
         PS_TRY(reader_open_link(r, s));
@@ -432,7 +432,7 @@ ps_err ps_row_reader_create(const ps_row_reader_options *options, ps_row_reader 
 {
     ps_secret drawn;
     ps_row_reader *r;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof *r, "a reader of rows"));
+    PS_TRY(PS_NEW(out, 1, "a reader of rows"));
     r = *out;
     r->timeout_ms = options->timeout_ms;
     snprintf(r->job, sizeof r->job, "%s", options->job);

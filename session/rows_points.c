@@ -29,15 +29,12 @@ ps_err ps_rows_points_create(const ps_row_spec *specs, uint32_t n, uint32_t n_sh
                              ps_rows_points **out)
 {
     ps_rows_points *p;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "points of rows"));
+    PS_TRY(PS_NEW(out, 1, "points of rows"));
     p = *out;
     *p = (ps_rows_points){.specs = specs, .n = n, .n_shards = n_shards};
-    ps_err err = ps_mem_zalloc(&p->requests, n_shards, sizeof *p->requests, "messages");
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&p->answers, n_shards, sizeof *p->answers, "messages");
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&p->full, (size_t)n_shards * n, sizeof *p->full,
-                            "files of rows");
+    ps_err err = PS_NEW(&p->requests, n_shards, "messages");
+    if (err == PS_OK) err = PS_NEW(&p->answers, n_shards, "messages");
+    if (err == PS_OK) err = PS_NEW(&p->full, (size_t)n_shards * n, "files of rows");
     for (uint32_t i = 0; err == PS_OK && i < n_shards; i++)
         p->answers[i] = (ps_exchange_body){.grows = true, .most = ANSWER_MOST};
     if (err != PS_OK) ps_rows_points_destroy(out);
@@ -244,7 +241,7 @@ ps_err ps_rows_point_is_kept(ps_member *member, int n_servers, uint64_t point,
                              ps_deadline deadline, bool *kept)
 {
     server_points *of;
-    PS_TRY(ps_mem_zalloc(&of, (size_t)n_servers, sizeof *of, "points of rows"));
+    PS_TRY(PS_NEW(&of, (size_t)n_servers, "points of rows"));
     ps_err err = PS_OK;
     for (int i = 0; i < n_servers && err == PS_OK; i++)
         err = points_of_server(member, i, point, deadline, &of[i]);

@@ -152,7 +152,7 @@ ps_err ps_session_create(const ps_session_options *options, ps_session **out)
 {
     ps_session *s;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "a session"));
+    PS_TRY(PS_NEW(&s, 1, "a session"));
     s->o = *options;
     ps_life_init(&s->own_life);
     s->life = s->o.life ? s->o.life : &s->own_life;

@@ -279,7 +279,7 @@ static ps_err print_columns(const ps_check_data_options *o, FILE *out)
     const ps_dataset *set = check_data_first(o), *test = &o->data->test;
     const int64_t n = set->preprocessing->n_columns;
     range *ranges, *of_test;
-    PS_TRY(ps_mem_zalloc(&ranges, (size_t)(2 * n), sizeof *ranges, "columns"));
+    PS_TRY(PS_NEW(&ranges, (size_t)(2 * n), "columns"));
     of_test = ranges + n;
     ps_err err = find_ranges(set->table, ranges);
     if (err == PS_OK && test->table && test != set)
@@ -399,7 +399,7 @@ static ps_err print_labels(const ps_check_data_options *o, FILE *out)
         if (sets[i]->n_classes > known) known = sets[i]->n_classes;
         if (sets[i]->n_classes > classes) classes = sets[i]->n_classes;
     }
-    PS_TRY(ps_mem_zalloc(&counts, 2 * (size_t)classes, sizeof *counts, "classes"));
+    PS_TRY(PS_NEW(&counts, 2 * (size_t)classes, "classes"));
     for (int i = 0; i < 2; i++)
         if (sets[i]->labels)
             ignored[i] = check_data_count_classes(sets[i], classes, counts + i * classes);
@@ -450,7 +450,7 @@ static ps_err print_ids(const ps_dataset *set, FILE *out)
     int64_t missing = 0;
     char each[2 * PS_READABLE_BYTES + 8], absent[NAME_BYTES] = "";
     ps_row_set *ids;
-    PS_TRY(ps_mem_zalloc(&ids, (size_t)set->n_ids, sizeof *ids, "ids"));
+    PS_TRY(PS_NEW(&ids, (size_t)set->n_ids, "ids"));
     for (int64_t c = 0; c < set->n_ids; c++)
         ps_row_set_init(&ids[c], PS_ROW_KEY_PLAIN);
     const ps_err err = collect_ids(set, ids, &missing);

@@ -35,7 +35,7 @@ ps_err ps_summary_gather_workers(ps_summary *s, const ps_session *session,
     s->most_bytes_in_flight = s->result->traffic.most_in_flight;
     if (!member) return PS_OK;
     double *peaks;
-    PS_TRY(ps_mem_zalloc(&peaks, 3 * (size_t)n, sizeof *peaks, "the peaks"));
+    PS_TRY(PS_NEW(&peaks, 3 * (size_t)n, "the peaks"));
     peaks[rank] = (double)s->peak_rss_bytes;
     peaks[n + rank] = (double)s->most_bytes_in_flight;
     peaks[2 * n + rank] = (double)s->device_bytes;
@@ -68,8 +68,7 @@ static ps_err get_server_stats(ps_member *member, int server, ps_deadline deadli
 ps_err ps_summary_gather_servers(ps_summary *s, const ps_session *session)
 {
     if (s->servers == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&s->server_stats, (size_t)s->servers, sizeof(char *),
-                         "the servers' figures"));
+    PS_TRY(PS_NEW(&s->server_stats, (size_t)s->servers, "the servers' figures"));
     const ps_deadline deadline = ps_deadline_in_ms(STATS_MS);
     for (int i = 0; i < s->servers; i++) {
         ps_err err = get_server_stats(ps_session_member(session), i, deadline,

@@ -122,8 +122,7 @@ static ps_err split_data(job *j)
     j->train_mark = ps_dataset_mark(&j->data.train);
     j->test_mark = ps_dataset_mark(&j->data.test);
     PS_TRY(keep_state(j));
-    PS_TRY(ps_mem_zalloc(&j->batches, (size_t)workers, sizeof *j->batches,
-                         "the batch sizes"));
+    PS_TRY(PS_NEW(&j->batches, (size_t)workers, "the batch sizes"));
     set_workers(j, workers);
     j->total_steps = ps_trainer_total_steps(c, &j->sampler, j->accumulate, 0);
     if (c->train.epochs > 0 && j->total_steps == 0)
@@ -751,7 +750,7 @@ ps_err ps_worker_job_run(const ps_cli *cli, const ps_config *config, bool *inter
                          bool *resumable)
 {
     job *j;
-    PS_TRY(ps_mem_zalloc(&j, 1, sizeof *j, "the job"));
+    PS_TRY(PS_NEW(&j, 1, "the job"));
     j->config = config;
     j->cli = cli;
     j->rank = cli->rank;

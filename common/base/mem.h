@@ -11,6 +11,8 @@
  * what names the thing in the error message. count * size may not overflow; 0 gives a
  * unique pointer. */
 ps_err ps_mem_zalloc(void *out, size_t count, size_t size, const char *what);
+/* The same of count elements of what *out points to. */
+#define PS_NEW(out, count, what) ps_mem_zalloc(out, count, sizeof **(out), what)
 
 /* The same, aligned to 64 bytes (a cache line, an AVX-512 vector); free(). */
 ps_err ps_mem_zalloc_aligned(void *out, size_t bytes, const char *what);

@@ -106,7 +106,7 @@ static ps_err node_new(reader *r, ps_yaml_kind kind, int line, ps_yaml **out)
     const ps_yaml at = {.file = r->file, .line = line};
     if (++r->n_nodes > MAX_NODES)
         return ps_yaml_error(&at, "more than %d values (aliases counted)", MAX_NODES);
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "configuration"));
+    PS_TRY(PS_NEW(out, 1, "configuration"));
     (*out)->kind = kind;
     (*out)->line = line;
     (*out)->file = r->file;
@@ -340,7 +340,7 @@ static ps_err tree_parse(const char *file, const char *text, size_t bytes, ps_ya
     if (bytes > MAX_FILE_BYTES)
         return ps_err_set(PS_ERR_CONFIG, "%s: larger than %d bytes", file,
                           MAX_FILE_BYTES);
-    PS_TRY(ps_mem_zalloc(&r, 1, sizeof *r, "configuration"));
+    PS_TRY(PS_NEW(&r, 1, "configuration"));
     r->file = file;
     if (!yaml_parser_initialize(&r->parser)) {
         free(r);
@@ -374,7 +374,7 @@ ps_err ps_yaml_parse(const char *name, const char *text, size_t bytes, ps_yaml *
     ps_yaml *tree = NULL;
     *out = NULL;
     PS_TRY(tree_parse(name, text, bytes, &tree));
-    ps_err err = ps_mem_zalloc(&root, 1, sizeof *root, "configuration");
+    ps_err err = PS_NEW(&root, 1, "configuration");
     if (err == PS_OK && (err = ps_mem_strdup(&root->file, name)) != PS_OK) free(root);
     if (err != PS_OK) {
         node_free(tree);
@@ -437,7 +437,7 @@ static ps_err parse_value(const char *value, ps_yaml **out)
 {
     if (*value && strchr("[{\"'", *value))
         return tree_parse(OVERRIDE, value, strlen(value), out);
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "configuration"));
+    PS_TRY(PS_NEW(out, 1, "configuration"));
     (*out)->kind = PS_YAML_SCALAR;
     ps_err err = ps_mem_strdup(&(*out)->text, value);
     if (err != PS_OK) node_free(*out);
@@ -460,7 +460,7 @@ static ps_err tree_enter(ps_yaml *map, const char *key, size_t n, const ps_yaml 
     *out = tree_find(map, key, n);
     if (*out) return PS_OK;
     ps_yaml *made;
-    PS_TRY(ps_mem_zalloc(&made, 1, sizeof *made, "configuration"));
+    PS_TRY(PS_NEW(&made, 1, "configuration"));
     made->kind = PS_YAML_MAP;
     made->file = place->file;
     made->line = place->line;

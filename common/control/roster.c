@@ -38,7 +38,7 @@ void ps_roster_entry_set_part(ps_roster_entry *e, const char *part)
 static ps_err read_endpoints(ps_mp_reader *r, ps_roster_entry *e)
 {
     size_t n = ps_mp_read_array(r, PS_ROSTER_ENDPOINTS_MAX);
-    PS_TRY(ps_mem_zalloc(&e->endpoints, n, sizeof *e->endpoints, "endpoints"));
+    PS_TRY(PS_NEW(&e->endpoints, n, "endpoints"));
     for (size_t i = 0; i < n && !r->failed; i++) {
         char endpoint[ENDPOINT_BYTES];
         ps_mp_read_str(r, endpoint, sizeof endpoint);
@@ -112,9 +112,9 @@ uint64_t ps_roster_spin_ns(const ps_roster *r, const ps_roster_entry *here,
 ps_err ps_roster_init(ps_roster *r, int n_servers, int n_workers)
 {
     *r = (ps_roster){0};
-    PS_TRY(ps_mem_zalloc(&r->servers, (size_t)n_servers, sizeof *r->servers, "roster"));
+    PS_TRY(PS_NEW(&r->servers, (size_t)n_servers, "roster"));
     r->n_servers = n_servers;
-    PS_TRY(ps_mem_zalloc(&r->workers, (size_t)n_workers, sizeof *r->workers, "roster"));
+    PS_TRY(PS_NEW(&r->workers, (size_t)n_workers, "roster"));
     r->n_workers = n_workers;
     return PS_OK;
 }
@@ -147,7 +147,7 @@ void ps_roster_write(ps_mp_writer *w, const ps_roster *r)
 static ps_err read_entries(ps_mp_reader *r, ps_role role, ps_roster_entry **out, int *n)
 {
     size_t count = ps_mp_read_array(r, PS_MAX_RANKS);
-    PS_TRY(ps_mem_zalloc(out, count, sizeof **out, "roster"));
+    PS_TRY(PS_NEW(out, count, "roster"));
     for (size_t i = 0; i < count; i++) {
         ps_roster_entry *e = &(*out)[(*n)++];
         PS_TRY(ps_roster_entry_read(r, e));

@@ -12,9 +12,9 @@ ps_err ps_sync_fragments_init(ps_sync_fragments *f, uint32_t n,
     *f = (ps_sync_fragments){0};
     if (n == 0 || n > PS_MAX_FRAGMENTS || (n > 1 && rules->kind != PS_POLICY_BACKUP))
         return ps_err_set(PS_ERR_ARG, "sync.fragments: %u", n);
-    PS_TRY(ps_mem_zalloc(&f->parts, n, sizeof *f->parts, "the policy"));
+    PS_TRY(PS_NEW(&f->parts, n, "the policy"));
     f->n = n;
-    PS_TRY(ps_mem_zalloc(&f->next, rules->n_workers + 1, sizeof *f->next, "the policy"));
+    PS_TRY(PS_NEW(&f->next, rules->n_workers + 1, "the policy"));
     f->script = rules->script;
     ps_sync_rules each = *rules;
     each.script = NULL;

@@ -63,8 +63,8 @@ ps_err ps_sync_init(ps_sync *s, const ps_sync_rules *rules, const uint64_t *batc
     PS_TRY(check_rules(rules, batches));
     const size_t n = rules->n_workers;
     s->rules = *rules;
-    PS_TRY(ps_mem_zalloc(&s->workers, n, sizeof *s->workers, "the policy"));
-    PS_TRY(ps_mem_zalloc(&s->entries, n, sizeof *s->entries, "the policy"));
+    PS_TRY(PS_NEW(&s->workers, n, "the policy"));
+    PS_TRY(PS_NEW(&s->entries, n, "the policy"));
     PS_TRY(ps_sync_set_batches(s, batches));
     s->version = rules->version;
     s->done = rules->first;

@@ -46,7 +46,7 @@ const char *ps_view_state_name(ps_view_state state)
 
 ps_err ps_job_view_create(const char *job, ps_job_view **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "the view of the job"));
+    PS_TRY(PS_NEW(out, 1, "the view of the job"));
     ps_job_view *v = *out;
     pthread_mutex_init(&v->lock, NULL);
     snprintf(v->job, sizeof v->job, "%s", job);
@@ -284,15 +284,14 @@ static ps_err copy_lists(const ps_job_view *v, ps_job_picture *out)
 {
     const size_t members = (size_t)v->n_members, points = (size_t)v->n_points;
     if (members > 0) {
-        PS_TRY(
-            ps_mem_zalloc(&out->members, members, sizeof *out->members, "the members"));
+        PS_TRY(PS_NEW(&out->members, members, "the members"));
         for (size_t i = 0; i < members; i++)
             out->members[i] = v->members[i].shown;
     }
     for (size_t i = 0; i < members; i++)
         PS_TRY(view_add_figures(v, &v->members[i], &out->tables));
     if (points > 0) {
-        PS_TRY(ps_mem_zalloc(&out->points, points, sizeof *v->points, "the curves"));
+        PS_TRY(PS_NEW(&out->points, points, "the curves"));
         memcpy(out->points, v->points, points * sizeof *v->points);
     }
     out->n_members = v->n_members;

@@ -30,7 +30,7 @@ void ps_row_figures_fini(ps_row_figures *f)
 ps_err ps_row_figures_begin(ps_row_figures *f, const ps_row_spec *specs, uint32_t n)
 {
     ps_row_figure *of, *before;
-    PS_TRY(ps_mem_zalloc(&of, n, sizeof *of, "figures of tables"));
+    PS_TRY(PS_NEW(&of, n, "figures of tables"));
     for (uint32_t t = 0; t < n; t++)
         snprintf(of[t].name, sizeof of[t].name, "%s", specs[t].name);
     pthread_mutex_lock(&f->lock);

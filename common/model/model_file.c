@@ -312,8 +312,7 @@ ps_err ps_model_file_save(const char *path, const ps_tensor_table *table,
         pairs[2 * n_meta] = PS_PREPROCESSING_KEY;
         pairs[2 * n_meta++ + 1] = table->preprocessing;
     }
-    PS_TRY(ps_mem_zalloc(&list, (size_t)(table->n_tensors + table->n_buffers),
-                         sizeof *list, path));
+    PS_TRY(PS_NEW(&list, (size_t)(table->n_tensors + table->n_buffers), path));
     int n = list_model(table, params, buffers, list);
     ps_err err = ps_st_save(path, list, n, pairs, n_meta);
     free(list);

@@ -259,8 +259,7 @@ static ps_err spec_set_categories(builder *b)
                           "%s changes the numbers of categories: remove it, or set "
                           "data.encoding=onehot",
                           b->cfg->data.mixup > 0 ? "data.mixup" : "data.normalize");
-    PS_TRY(ps_mem_zalloc(&spec->categories, (size_t)list->n, sizeof *spec->categories,
-                         "model.categories"));
+    PS_TRY(PS_NEW(&spec->categories, (size_t)list->n, "model.categories"));
     memcpy(spec->categories, list->v, (size_t)list->n * sizeof *spec->categories);
     spec->n_categories = list->n;
     return PS_OK;
@@ -288,8 +287,7 @@ static ps_err set_class_weights(builder *b)
         return spec_error(b->cfg, PS_ERR_CONFIG, "train.class_weights",
                           "%d weights; the model has %" PRId64 " classes", list->n,
                           spec->n_outputs);
-    PS_TRY(ps_mem_zalloc(&spec->class_weights, (size_t)list->n,
-                         sizeof *spec->class_weights, "train.class_weights"));
+    PS_TRY(PS_NEW(&spec->class_weights, (size_t)list->n, "train.class_weights"));
     for (int i = 0; i < list->n; i++)
         sum += spec->class_weights[i] = (float)list->v[i];
     if (sum > 0) return PS_OK;
@@ -354,7 +352,7 @@ static ps_err spec_freeze(builder *b)
     ps_model_spec *spec = b->spec;
     int *map = NULL;
     if (!b->cfg->train.freeze || !b->cfg->train.freeze[0]) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&map, (size_t)spec->table.n_tensors, sizeof *map, "model"));
+    PS_TRY(PS_NEW(&map, (size_t)spec->table.n_tensors, "model"));
     ps_err err = ps_patterns_freeze(b->cfg, &spec->table, map);
     for (int i = 0; i < spec->n_layers && err == PS_OK; i++) {
         ps_layer *l = &spec->layers[i];

@@ -310,9 +310,8 @@ static ps_err plan_place(ps_plan *plan, const spread *to)
     ps_chunk **order = NULL;
     uint64_t *of_fragment = NULL;
     ps_err err;
-    PS_TRY_GOTO(ps_mem_zalloc(&order, plan->n_chunks, sizeof *order, "plan"), err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(&of_fragment, to->n, sizeof *of_fragment, "plan"), err,
-                out);
+    PS_TRY_GOTO(PS_NEW(&order, plan->n_chunks, "plan"), err, out);
+    PS_TRY_GOTO(PS_NEW(&of_fragment, to->n, "plan"), err, out);
     for (uint32_t i = 0; i < plan->n_chunks; i++)
         order[i] = &plan->chunks[i];
     qsort(order, plan->n_chunks, sizeof *order, by_size);
@@ -361,8 +360,8 @@ static ps_err plan_make(ps_plan *plan, const ps_tensor_table *table, uint64_t ch
     uint64_t target = 0, n = 0;
     *plan = (ps_plan){.n_shards = to->n, .fragments = *to->fragments};
     PS_TRY(find_target(table, chunk_bytes, to, &target, &n));
-    PS_TRY(ps_mem_zalloc(&plan->chunks, n, sizeof *plan->chunks, "plan"));
-    PS_TRY(ps_mem_zalloc(&plan->shard_counts, to->n, sizeof(uint64_t), "plan"));
+    PS_TRY(PS_NEW(&plan->chunks, n, "plan"));
+    PS_TRY(PS_NEW(&plan->shard_counts, to->n, "plan"));
     plan->n_chunks = (uint32_t)cut_all(table, to->fragments, target, plan->chunks);
     return plan_place(plan, to);
 }
@@ -495,7 +494,7 @@ static ps_err plan_make_weights(const ps_config_server *config, uint32_t n_serve
     double total = 0;
     for (int i = 0; i < share->n; i++)
         total += share->v[i];
-    PS_TRY(ps_mem_zalloc(weights, (size_t)n_servers * shards, sizeof **weights, "plan"));
+    PS_TRY(PS_NEW(weights, (size_t)n_servers * shards, "plan"));
     for (uint32_t i = 0; i < n_servers * shards; i++)
         (*weights)[i] = (uint32_t)fmax(1, share->v[i / shards] / total * WHOLE_WEIGHT);
     return PS_OK;

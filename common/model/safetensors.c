@@ -151,8 +151,7 @@ static ps_err read_tensors(const char *file, json_t *root, uint64_t data_bytes,
 {
     const char *name;
     const json_t *entry;
-    PS_TRY(
-        ps_mem_zalloc(&out->tensors, json_object_size(root), sizeof *out->tensors, file));
+    PS_TRY(PS_NEW(&out->tensors, json_object_size(root), file));
     json_object_foreach(root, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0)

@@ -138,7 +138,7 @@ static ps_err writer_list_dropped(row_writer *w)
 {
     const ps_row_table *t = w->table;
     const uint64_t n = w->since > 0 ? t->n_drops : 0;
-    PS_TRY(ps_mem_zalloc(&w->dropped, n, sizeof *w->dropped, "dropped ids"));
+    PS_TRY(PS_NEW(&w->dropped, n, "dropped ids"));
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t id = t->drops[i].id;
         const uint64_t hash = ps_row_index_hash(&t->index, id);

@@ -88,9 +88,8 @@ static ps_err index_double(ps_row_index *index)
     if (index->depth == DEPTH_MOST)
         return ps_err_set(PS_ERR_NOMEM, "index of rows: %u segments do not suffice",
                           index->n_segments);
-    PS_TRY(ps_mem_zalloc(&directory, 2 * n, sizeof *directory, "index of rows"));
-    const ps_err err =
-        ps_mem_zalloc(&segment_of, 2 * n, sizeof *segment_of, "index of rows");
+    PS_TRY(PS_NEW(&directory, 2 * n, "index of rows"));
+    const ps_err err = PS_NEW(&segment_of, 2 * n, "index of rows");
     if (err != PS_OK) {
         free(directory);
         return err;

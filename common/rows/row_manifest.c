@@ -10,7 +10,7 @@
 ps_err ps_row_manifest_init(ps_row_manifest *m, const ps_row_spec *specs, uint32_t n)
 {
     *m = (ps_row_manifest){.n_tables = n};
-    PS_TRY(ps_mem_zalloc(&m->tables, n, sizeof *m->tables, "a manifest of rows"));
+    PS_TRY(PS_NEW(&m->tables, n, "a manifest of rows"));
     for (uint32_t t = 0; t < n; t++)
         memcpy(m->tables[t].name, specs[t].name, sizeof m->tables[t].name);
     return PS_OK;
@@ -94,7 +94,7 @@ static ps_err row_manifest_read_tables(const json_t *list, ps_row_manifest *m)
 {
     const size_t n = json_array_size(list);
     if (n < 1 || n > PS_ROW_TABLES_MAX) return row_manifest_bad("its tables");
-    PS_TRY(ps_mem_zalloc(&m->tables, n, sizeof *m->tables, "a manifest of rows"));
+    PS_TRY(PS_NEW(&m->tables, n, "a manifest of rows"));
     for (m->n_tables = 0; m->n_tables < n; m->n_tables++) {
         struct ps_row_manifest_table *t = &m->tables[m->n_tables];
         const json_t *map = json_array_get(list, m->n_tables);

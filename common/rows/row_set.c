@@ -42,7 +42,7 @@ static ps_err set_reserve(ps_row_set *set, uint64_t n)
     while (room < n)
         room *= 2;
     uint32_t *slots;
-    PS_TRY(ps_mem_zalloc(&slots, 2 * room, sizeof *slots, "ids of a batch"));
+    PS_TRY(PS_NEW(&slots, 2 * room, "ids of a batch"));
     uint64_t *ids = realloc(set->ids, room * sizeof *ids);
     if (!ids) {
         free(slots);

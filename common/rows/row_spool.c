@@ -33,7 +33,7 @@ ps_err ps_row_spool_open(ps_row_spool *spool, const char *path, int n_tables)
         .path = path, .ids_fd = -1, .rows_fd = -1, .n_tables = n_tables, .last = -1};
     if (snprintf(beside, sizeof beside, "%s.spool", path) >= (int)sizeof beside)
         return ps_err_set(PS_ERR_ARG, "%s: too long a path", path);
-    PS_TRY(ps_mem_zalloc(&spool->tables, (size_t)n_tables, sizeof *spool->tables, path));
+    PS_TRY(PS_NEW(&spool->tables, (size_t)n_tables, path));
     PS_TRY(ps_new_file_unnamed(beside, &spool->ids_fd));
     return ps_new_file_unnamed(beside, &spool->rows_fd);
 }
@@ -183,13 +183,12 @@ static ps_err merge_init(merge *m, const ps_row_spool *spool, int table)
                  .table = t,
                  .rows_each = RUN_BYTES / (t->dim * sizeof(float)),
                  .most = spool_piece_rows(t->dim)};
-    PS_TRY(ps_mem_zalloc(&m->runs, n, sizeof *m->runs, spool->path));
-    PS_TRY(ps_mem_zalloc(&m->heap, n, sizeof *m->heap, spool->path));
-    PS_TRY(ps_mem_zalloc(&m->run_ids, n * RUN_IDS, sizeof *m->run_ids, spool->path));
-    PS_TRY(ps_mem_zalloc(&m->run_rows, n * m->rows_each * t->dim, sizeof *m->run_rows,
-                         spool->path));
-    PS_TRY(ps_mem_zalloc(&m->ids, m->most, sizeof *m->ids, spool->path));
-    PS_TRY(ps_mem_zalloc(&m->rows, m->most * t->dim, sizeof *m->rows, spool->path));
+    PS_TRY(PS_NEW(&m->runs, n, spool->path));
+    PS_TRY(PS_NEW(&m->heap, n, spool->path));
+    PS_TRY(PS_NEW(&m->run_ids, n * RUN_IDS, spool->path));
+    PS_TRY(PS_NEW(&m->run_rows, n * m->rows_each * t->dim, spool->path));
+    PS_TRY(PS_NEW(&m->ids, m->most, spool->path));
+    PS_TRY(PS_NEW(&m->rows, m->most * t->dim, spool->path));
     for (uint32_t i = 0; i < n; i++) {
         const ps_row_run run = t->runs[i];
         m->runs[i] = (merge_run){.at = run.begin,

@@ -22,8 +22,8 @@ static ps_err store_make(ps_row_store *s, const ps_row_spec *specs, uint32_t fir
     ps_row_key key;
     PS_TRY(ps_secret_draw(&secret));
     memcpy(&key, secret.bytes, sizeof key);
-    PS_TRY(ps_mem_zalloc(&s->tables, s->n, sizeof *s->tables, "embedding tables"));
-    PS_TRY(ps_mem_zalloc(&s->clocks, s->n, sizeof *s->clocks, "embedding tables"));
+    PS_TRY(PS_NEW(&s->tables, s->n, "embedding tables"));
+    PS_TRY(PS_NEW(&s->clocks, s->n, "embedding tables"));
     while (s->n_made < s->n) {
         const uint32_t t = s->n_made++; // what is zeroed can be freed, too
         PS_TRY(ps_row_table_init(&s->tables[t], &specs[t], key, first, end, &s->memory));
@@ -36,7 +36,7 @@ ps_err ps_row_store_create(const ps_row_spec *specs, uint32_t n, uint32_t first,
 {
     *out = NULL;
     ps_row_store *s;
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "embedding tables"));
+    PS_TRY(PS_NEW(&s, 1, "embedding tables"));
     s->n = n;
     ps_row_memory_init(&s->memory);
     const ps_err err = store_make(s, specs, first, end);
@@ -49,7 +49,7 @@ ps_err ps_row_store_create(const ps_row_spec *specs, uint32_t n, uint32_t first,
 
 ps_err ps_row_store_specs(const ps_row_store *store, ps_row_spec **out)
 {
-    PS_TRY(ps_mem_zalloc(out, store->n, sizeof **out, "embedding tables"));
+    PS_TRY(PS_NEW(out, store->n, "embedding tables"));
     for (uint32_t t = 0; t < store->n; t++)
         (*out)[t] = store->tables[t].spec;
     return PS_OK;
@@ -117,7 +117,7 @@ ps_err ps_row_store_set_point(ps_row_store *s, uint64_t point, uint64_t step)
     ps_row_clock *clocks;
     if (at_last && last->loads == s->loads && last->point == point)
         return PS_OK; // it is asked again
-    PS_TRY(ps_mem_zalloc(&clocks, s->n, sizeof *clocks, "embedding tables"));
+    PS_TRY(PS_NEW(&clocks, s->n, "embedding tables"));
     memcpy(clocks, s->clocks, s->n * sizeof *clocks);
     const bool same = at_last && last->loads == s->loads;
     s->base = last ? last->point : 0;

@@ -19,7 +19,7 @@ ps_err ps_row_step_init(ps_row_step *step, uint32_t n_ranks, ps_row_key key)
 {
     *step = (ps_row_step){.n_ranks = n_ranks, .is_ordered = true};
     ps_row_set_init(&step->touched, key);
-    return ps_mem_zalloc(&step->pulls, n_ranks, sizeof *step->pulls, "pulls of a step");
+    return PS_NEW(&step->pulls, n_ranks, "pulls of a step");
 }
 
 void ps_row_step_fini(ps_row_step *step)
@@ -484,7 +484,7 @@ static ps_err table_evict(ps_row_table *table, uint32_t partition, uint32_t vers
     const uint32_t n = table->index.counts[partition];
     const uint32_t most = table->partition_rows, too_many = n - (most - most / 8);
     ps_row_drop *all;
-    PS_TRY(ps_mem_zalloc(&all, n, sizeof *all, "rows to evict"));
+    PS_TRY(PS_NEW(&all, n, "rows to evict"));
     ps_row_cursor c = ps_row_cursor_at(&table->index, partition, partition + 1);
     uint32_t at = 0;
     for (ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));)
@@ -721,7 +721,7 @@ ps_err ps_row_table_list(const ps_row_table *table, uint32_t first, uint32_t end
     *n = 0;
     for (uint32_t p = first; p < end; p++)
         most += table->index.counts[p];
-    PS_TRY(ps_mem_zalloc(views, most, sizeof **views, "rows of a partition"));
+    PS_TRY(PS_NEW(views, most, "rows of a partition"));
     ps_row_cursor c = ps_row_cursor_at(&table->index, first, end);
     for (const ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c));) {
         if (since > 0 && e->version <= since) continue;

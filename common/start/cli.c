@@ -516,7 +516,7 @@ ps_err ps_cli_parse(ps_cli *cli, const ps_cli_program *program, int argc, char *
                     .servers = -1,
                     .log_level = PS_LOG_INFO};
     ps_tell_start(cli_environment("PS_EVENTS"));
-    PS_TRY(ps_mem_zalloc(&args.sets, (size_t)argc, sizeof *args.sets, "arguments"));
+    PS_TRY(PS_NEW(&args.sets, (size_t)argc, "arguments"));
     ps_err err = cli_split(argc, argv, &args);
     if (err == PS_OK) cli->done = print_asked(program, &args, out);
     if (err == PS_OK && !cli->done) err = do_asked(cli, program, &args, out);

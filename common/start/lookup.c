@@ -49,7 +49,7 @@ static void *lookup_look_up(void *arg)
 static ps_err lookup_start(const char *host, lookup **out)
 {
     lookup *l;
-    PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a look-up"));
+    PS_TRY(PS_NEW(&l, 1, "a look-up"));
     atomic_init(&l->users, 1);
     ps_err err = ps_event_init(&l->done);
     if (err == PS_OK) err = ps_mem_strdup(&l->host, host);

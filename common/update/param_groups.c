@@ -9,8 +9,7 @@
 ps_err ps_param_groups_init(ps_param_groups *g, int n)
 {
     *g = (ps_param_groups){.n = n};
-    return ps_mem_zalloc(&g->sets, (size_t)n * PS_GROUP_SETS, sizeof *g->sets,
-                         "parameter groups");
+    return PS_NEW(&g->sets, (size_t)n * PS_GROUP_SETS, "parameter groups");
 }
 
 void ps_param_groups_fini(ps_param_groups *g)
@@ -186,7 +185,7 @@ static ps_err groups_check_company(const ps_optimizer *opt, const ps_group_numbe
 ps_err ps_param_groups_open(ps_param_groups *g, const ps_optimizer *opt,
                             const ps_group_numbers *numbers)
 {
-    PS_TRY(ps_mem_zalloc(&g->first, (size_t)g->n, sizeof *g->first, "parameter groups"));
+    PS_TRY(PS_NEW(&g->first, (size_t)g->n, "parameter groups"));
     for (int i = 0; i < g->n; i++) {
         g->first[i] = numbers ? numbers[i] : ps_param_groups_numbers(opt);
         PS_TRY(check_numbers(&g->first[i], i));

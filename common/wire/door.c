@@ -30,7 +30,7 @@ struct ps_door {
 ps_err ps_door_open(const ps_door_options *o, const char *where,
                     char endpoint[PS_ENDPOINT_MAX], ps_door **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a door"));
+    PS_TRY(PS_NEW(out, 1, "a door"));
     ps_door *d = *out;
     d->has_keys = o->curve && o->curve->on;
     d->frame_max = (size_t)o->frame_max;
@@ -39,7 +39,7 @@ ps_err ps_door_open(const ps_door_options *o, const char *where,
                                  .max_message_bytes = d->has_keys ? o->frame_max : 0,
                                  .waiting_messages = WAITING,
                                  .curve = o->curve};
-    ps_err err = ps_mem_zalloc(&d->callers, (size_t)d->cap, sizeof *d->callers, "a door");
+    ps_err err = PS_NEW(&d->callers, (size_t)d->cap, "a door");
     if (err == PS_OK) err = ps_zsock_open(o->zmq_context, &zo, &d->socket);
     if (err == PS_OK) err = ps_gate_watch(o->gate, d->socket, PS_GATE_DOOR);
     if (err == PS_OK) err = ps_zsock_bind(d->socket, o->curve, where, endpoint);

@@ -64,13 +64,12 @@ struct ps_gate {
 
 ps_err ps_gate_create(const ps_gate_options *options, ps_gate **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a gate"));
+    PS_TRY(PS_NEW(out, 1, "a gate"));
     ps_gate *g = *out;
     g->o = *options;
     const ps_zsock_options o = {.type = ZMQ_ROUTER};
     char endpoint[PS_ENDPOINT_MAX];
-    ps_err err =
-        ps_mem_zalloc(&g->sockets, PS_GATE_SOCKETS_MAX, sizeof *g->sockets, "a gate");
+    ps_err err = PS_NEW(&g->sockets, PS_GATE_SOCKETS_MAX, "a gate");
     if (err == PS_OK) err = ps_zsock_open(options->zmq_context, &o, &g->zap);
     if (err == PS_OK) err = ps_zsock_bind(g->zap, NULL, PS_ZSOCK_ZAP, endpoint);
     if (err != PS_OK) ps_gate_destroy(out);

@@ -391,7 +391,7 @@ ps_err ps_rows_tables_read(const void *body, uint64_t bytes, uint32_t *n_shards,
     *n_shards = (uint32_t)ps_mp_read_uint(&r, UINT32_MAX);
     if (r.failed || items == 0 || *n_shards == 0) return rows_malformed("TABLES", bytes);
     *n = (uint32_t)(items - 1);
-    PS_TRY(ps_mem_zalloc(specs, items, sizeof **specs, "embedding tables"));
+    PS_TRY(PS_NEW(specs, items, "embedding tables"));
     const ps_err err = rows_tables_read(&r, bytes, *specs, *n);
     if (err == PS_OK) return PS_OK;
     free(*specs);

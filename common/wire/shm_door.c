@@ -121,16 +121,14 @@ ps_err ps_shm_door_create(uint64_t nonce, uint32_t n_workers, uint64_t arena_byt
 {
     *out = NULL;
     ps_shm_door *door;
-    PS_TRY(ps_mem_zalloc(&door, 1, sizeof *door, "the shared-memory door"));
+    PS_TRY(PS_NEW(&door, 1, "the shared-memory door"));
     *door = (ps_shm_door){.listen_fd = -1,
                           .nonce = nonce,
                           .arena_bytes = arena_bytes,
                           .n_workers = n_workers};
     if (rings) door->rings = *rings;
     ps_err err;
-    PS_TRY_GOTO(ps_mem_zalloc(&door->visitors, n_workers, sizeof *door->visitors,
-                              "the shared-memory door"),
-                err, out);
+    PS_TRY_GOTO(PS_NEW(&door->visitors, n_workers, "the shared-memory door"), err, out);
     PS_TRY_GOTO(ps_shm_listen(door->name, &door->listen_fd), err, out);
     PS_TRY_GOTO(ps_event_init(&door->stop), err, out);
     PS_TRY_GOTO(ps_thread_start(&door->thread, "shm door", door_main, door), err, out);

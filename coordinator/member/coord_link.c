@@ -51,7 +51,7 @@ static ps_err coord_link_set_up(ps_coord_link *link, void *zmq_context,
 ps_err ps_coord_link_create(void *zmq_context, const ps_member *m, unsigned number,
                             ps_coord_link **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "coordinator link"));
+    PS_TRY(PS_NEW(out, 1, "coordinator link"));
     zmq_msg_init(&(*out)->parts);
     zmq_msg_init(&(*out)->sums);
     ps_err err = coord_link_set_up(*out, zmq_context, m, number);

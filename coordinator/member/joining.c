@@ -222,8 +222,7 @@ static ps_err write_entry(const ps_joining *j, ps_mp_writer *w)
     memcpy(e.boot_id, host.boot_id, sizeof e.boot_id);
     memcpy(e.net_ns, host.net_ns, sizeof e.net_ns);
     ps_roster_entry_set_part(&e, o->config->net.host);
-    ps_err err = ps_mem_zalloc(&e.endpoints, (size_t)o->n_endpoints, sizeof *e.endpoints,
-                               "endpoints");
+    ps_err err = PS_NEW(&e.endpoints, (size_t)o->n_endpoints, "endpoints");
     for (int i = 0; i < o->n_endpoints && err == PS_OK; i++, e.n_endpoints++) {
         char endpoint[PS_ENDPOINT_MAX];
         endpoint_at(o->endpoints[i], j->address, endpoint);

@@ -164,7 +164,7 @@ void ps_member_interrupt(ps_member *m)
 void ps_member_tell(ps_member *m, const char *address, const double *values, int n)
 {
     double *copy;
-    if (ps_mem_zalloc(&copy, (size_t)n, sizeof *copy, "values for the page") != PS_OK)
+    if (PS_NEW(&copy, (size_t)n, "values for the page") != PS_OK)
         return; // there are newer ones soon
     memcpy(copy, values, (size_t)n * sizeof *values);
     pthread_mutex_lock(&m->lock);
@@ -747,7 +747,7 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out)
 {
     ps_member *m;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&m, 1, sizeof *m, "member"));
+    PS_TRY(PS_NEW(&m, 1, "member"));
     m->heartbeat_ms = (uint64_t)options->config->net.heartbeat_ms;
     m->dead_after_ms = (uint64_t)options->config->net.dead_after_ms;
     m->recovers = options->config->recovery.rejoins > 0;

@@ -109,7 +109,7 @@ static ps_err read_settings(ps_mp_reader *r, ps_open_job *job)
 {
     char text[SETTING_BYTES];
     const size_t n = ps_mp_read_array(r, MAX_SETTINGS);
-    PS_TRY(ps_mem_zalloc(&job->settings, n, sizeof *job->settings, "settings"));
+    PS_TRY(PS_NEW(&job->settings, n, "settings"));
     for (size_t i = 0; i < n && !r->failed; i++) {
         ps_mp_read_str(r, text, sizeof text);
         PS_TRY(ps_mem_strdup(&job->settings[i], text));
@@ -158,7 +158,7 @@ static ps_err open_job_read_tensor(ps_mp_reader *r, ps_open_job *job, bool buffe
 static ps_err open_job_read_rows(ps_mp_reader *r, ps_open_job *job)
 {
     const size_t n = ps_mp_read_array(r, PS_ROW_TABLES_MAX);
-    PS_TRY(ps_mem_zalloc(&job->rows, n, sizeof *job->rows, "embedding tables"));
+    PS_TRY(PS_NEW(&job->rows, n, "embedding tables"));
     for (size_t i = 0; i < n && !r->failed; i++) {
         size_t bytes;
         const void *table = ps_mp_read_bin(r, &bytes, ROWS_BYTES);

@@ -98,7 +98,7 @@ static ps_err reader_door_read(const ps_control *c, ps_reader_pass *out)
         return ps_err_set(PS_ERR_PROTOCOL, "a malformed answer to a reader");
     out->nonce = c->nonce;
     memcpy(&out->secret, secret, bytes);
-    PS_TRY(ps_mem_zalloc(&out->endpoints, items - 1, sizeof *out->endpoints, "shards"));
+    PS_TRY(PS_NEW(&out->endpoints, items - 1, "shards"));
     out->n = items - 1;
     for (size_t i = 0; i < out->n; i++)
         ps_mp_read_str(&r, out->endpoints[i], sizeof out->endpoints[i]);

@@ -376,7 +376,7 @@ static struct MHD_Daemon *start_daemon(ps_http_server *s, int fd)
 ps_err ps_http_server_start(const ps_http_options *o, ps_http_server **out)
 {
     int fd = -1;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "the HTTP server"));
+    PS_TRY(PS_NEW(out, 1, "the HTTP server"));
     ps_http_server *s = *out;
     s->o = *o;
     s->loopback = ps_net_is_loopback(o->address);

@@ -122,7 +122,7 @@ static ps_err monitor_values(const ps_monitor *m, const ps_row_figure_list *tabl
                              double **out, int *n)
 {
     *n = PS_METRICS + (int)tables->n * PS_ROW_FIGURES;
-    PS_TRY(ps_mem_zalloc(out, (size_t)*n, sizeof **out, "the metrics"));
+    PS_TRY(PS_NEW(out, (size_t)*n, "the metrics"));
     ps_metric_copy(&m->values, *out);
     double *at = *out + PS_METRICS;
     for (uint32_t t = 0; t < tables->n; t++)
@@ -201,7 +201,7 @@ ps_monitor *ps_monitor_start(const ps_monitor_options *o)
 {
     ps_monitor *m;
     if (o->config->metrics.port == 0) return NULL;
-    ps_err err = ps_mem_zalloc(&m, 1, sizeof *m, "the monitor");
+    ps_err err = PS_NEW(&m, 1, "the monitor");
     if (err == PS_OK) {
         m->role = o->role;
         m->rank = -1;

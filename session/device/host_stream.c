@@ -270,8 +270,8 @@ static ps_err alloc_absence(host_stream *s)
 {
     const size_t n = (size_t)s->at.table->n_tensors;
     if (!s->at.table->optional) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&s->absence, n, sizeof *s->absence, "tensors"));
-    return ps_mem_zalloc(&s->last_missed, n, sizeof *s->last_missed, "tensors");
+    PS_TRY(PS_NEW(&s->absence, n, "tensors"));
+    return PS_NEW(&s->last_missed, n, "tensors");
 }
 
 ps_err ps_host_stream_create(const ps_host_stream_options *options,
@@ -279,7 +279,7 @@ ps_err ps_host_stream_create(const ps_host_stream_options *options,
 {
     *out = NULL;
     host_stream *s = NULL;
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "host stream"));
+    PS_TRY(PS_NEW(&s, 1, "host stream"));
     s->base = (ps_device_stream){.ops = &host_stream_ops,
                                  .params = options->params,
                                  .grads = options->grads,

@@ -130,7 +130,7 @@ ps_err ps_exchange_local_create(const ps_exchange_options *options, ps_exchange 
 {
     exchange_local *e;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
+    PS_TRY(PS_NEW(&e, 1, "the exchange"));
     e->o = *options;
     e->config = options->local->config;
     e->rule = *options->rule;

@@ -64,8 +64,8 @@ static ps_err map_tensors(exchange_none *e)
     const ps_tensor_table *table = e->o.table;
     const size_t n = (size_t)table->n_tensors;
     uint64_t *begins = NULL;
-    PS_TRY(ps_mem_zalloc(&e->complete, n, sizeof *e->complete, "tensors"));
-    PS_TRY(ps_mem_zalloc(&begins, n, sizeof *begins, "tensors"));
+    PS_TRY(PS_NEW(&e->complete, n, "tensors"));
+    PS_TRY(PS_NEW(&begins, n, "tensors"));
     for (size_t i = 0; i < n; i++)
         begins[i] = table->tensors[n - 1 - i].offset;
     const ps_err err = ps_ready_ranges_init(&e->ready, table, begins, (uint32_t)n);
@@ -76,8 +76,7 @@ static ps_err map_tensors(exchange_none *e)
 static ps_err none_prepare_lamb(exchange_none *e)
 {
     PS_TRY(ps_stream_step_lamb(e->stream));
-    return ps_mem_zalloc(&e->lamb_sums, ps_lamb_sums(e->o.table), sizeof *e->lamb_sums,
-                         "norm sums");
+    return PS_NEW(&e->lamb_sums, ps_lamb_sums(e->o.table), "norm sums");
 }
 
 static ps_err none_prepare(exchange_none *e)
@@ -93,8 +92,7 @@ static ps_err none_prepare(exchange_none *e)
     e->on_stream = ps_stream_step_of(&e->rule, e->stream);
     if (ps_lamb_on(&e->rule.optimizer) && !e->queues) PS_TRY(none_prepare_lamb(e));
     if (e->queues || e->rule.clip_norm <= 0) return PS_OK;
-    return ps_mem_zalloc(&e->gradnorm_sums, ps_gradnorm_blocks(table), sizeof(double),
-                         "norm sums");
+    return PS_NEW(&e->gradnorm_sums, ps_gradnorm_blocks(table), "norm sums");
 }
 
 static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
@@ -106,7 +104,7 @@ static ps_err none_create(const ps_exchange_options *options, ps_exchange **out)
                           "exchange.name: none is for one worker, the job has %d",
                           options->world_size);
     exchange_none *e;
-    PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "the exchange"));
+    PS_TRY(PS_NEW(&e, 1, "the exchange"));
     e->base = (ps_exchange){.ops = &ps_exchange_none_ops, .ready = &e->ready};
     e->o = *options;
     ps_exchange *x = &e->base;

@@ -12,11 +12,11 @@ ps_err ps_ready_ranges_init(ps_ready_ranges *r, const ps_tensor_table *table,
                             const uint64_t *begins, uint32_t n_parts)
 {
     *r = (ps_ready_ranges){.table = table, .n_parts = n_parts};
-    PS_TRY(ps_mem_zalloc(&r->begins, n_parts, sizeof *r->begins, "ready gradients"));
-    PS_TRY(ps_mem_zalloc(&r->left, n_parts, sizeof *r->left, "ready gradients"));
+    PS_TRY(PS_NEW(&r->begins, n_parts, "ready gradients"));
+    PS_TRY(PS_NEW(&r->left, n_parts, "ready gradients"));
     memcpy(r->begins, begins, n_parts * sizeof *begins);
     r->cap_ranges = (uint32_t)table->n_tensors + SPARE_RANGES;
-    PS_TRY(ps_mem_zalloc(&r->ranges, r->cap_ranges, sizeof *r->ranges, "ready ranges"));
+    PS_TRY(PS_NEW(&r->ranges, r->cap_ranges, "ready ranges"));
     ps_ready_ranges_restart(r);
     return PS_OK;
 }
@@ -25,7 +25,7 @@ ps_err ps_ready_ranges_init_chunks(ps_ready_ranges *r, const ps_tensor_table *ta
                                    const ps_plan *plan)
 {
     uint64_t *begins;
-    PS_TRY(ps_mem_zalloc(&begins, plan->n_chunks, sizeof *begins, "ready gradients"));
+    PS_TRY(PS_NEW(&begins, plan->n_chunks, "ready gradients"));
     for (uint32_t c = 0; c < plan->n_chunks; c++)
         begins[c] = plan->chunks[c].offset;
     const ps_err err = ps_ready_ranges_init(r, table, begins, plan->n_chunks);

@@ -143,7 +143,7 @@ ps_err ps_link_meet(ps_link_place *p, const ps_links_options *o, const ps_event 
                     ps_link **links)
 {
     *p = (ps_link_place){.o = o, .wake_fd = ps_event_fd(wake)};
-    PS_TRY(ps_mem_zalloc(&p->here, (size_t)o->world_size, sizeof *p->here, "links"));
+    PS_TRY(PS_NEW(&p->here, (size_t)o->world_size, "links"));
     count_here(p);
     if (p->n_here > 1) PS_TRY(meet_open_door(p));
     if (p->n_here < o->world_size) PS_TRY(meet_open_net(p));

@@ -290,7 +290,7 @@ ps_err ps_link_net_connect(ps_link_net *n, int rank, const char *endpoint,
                                       .secret = &n->secrets[n->o.rank],
                                       .curve = n->o.curve,
                                       .peer = PS_ROLE_WORKER};
-    PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a link"));
+    PS_TRY(PS_NEW(&l, 1, "a link"));
     l->base = (ps_link){.ops = &link_net_ops, .rank = rank};
     l->of = n;
     ps_err err = ps_zsock_open(n->context, &options, &l->dealer);
@@ -332,8 +332,8 @@ static ps_err link_net_bind(ps_link_net *n, const char *address)
 static ps_err link_net_fill(ps_link_net *n)
 {
     const size_t workers = (size_t)n->o.n_workers;
-    PS_TRY(ps_mem_zalloc(&n->secrets, workers, sizeof *n->secrets, "links"));
-    PS_TRY(ps_mem_zalloc(&n->links, workers, sizeof *n->links, "links"));
+    PS_TRY(PS_NEW(&n->secrets, workers, "links"));
+    PS_TRY(PS_NEW(&n->links, workers, "links"));
     PS_TRY(ps_secret_draw(&n->secrets[n->o.rank]));
     PS_TRY(
         ps_zsock_context(n->o.io_threads, 3 * n->o.n_workers + 64, false, &n->context));
@@ -348,7 +348,7 @@ static ps_err link_net_fill(ps_link_net *n)
 
 ps_err ps_link_net_create(const ps_link_net_options *o, ps_link_net **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "links"));
+    PS_TRY(PS_NEW(out, 1, "links"));
     ps_link_net *n = *out;
     n->o = *o;
     n->o.address = NULL;

@@ -137,7 +137,7 @@ static const ps_link_ops link_shm_ops = {
 ps_err ps_link_shm_create(const ps_link_shm_options *o, ps_link **out)
 {
     link_shm *l;
-    PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "a link"));
+    PS_TRY(PS_NEW(&l, 1, "a link"));
     *l = (link_shm){.base = {.ops = &link_shm_ops, .rank = o->rank},
                     .n_slots = ring_slots(o->n_here),
                     .out = ring_of(o->own, o->n_here, o->other_place),

@@ -240,7 +240,7 @@ static ps_err message_begin(ps_traffic *t, link_end *end, const ps_link_head *h,
     while (f && !flow_matches(f, end->link->rank, h))
         f = f->next;
     if (!f && !link_is_awaited(t, end)) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&m, 1, sizeof *m, "a message"));
+    PS_TRY(PS_NEW(&m, 1, "a message"));
     m->first = *h;
     if (!f) {
         const ps_err err = ps_mem_zalloc(&m->kept, h->total, 1, "a message");
@@ -335,10 +335,10 @@ ps_err ps_traffic_create(ps_link **links, int n, const ps_traffic_events *events
                          ps_traffic **out)
 {
     ps_traffic *t;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "links"));
+    PS_TRY(PS_NEW(out, 1, "links"));
     t = *out;
     t->events = *events;
-    PS_TRY(ps_mem_zalloc(&t->ends, (size_t)n, sizeof *t->ends, "links"));
+    PS_TRY(PS_NEW(&t->ends, (size_t)n, "links"));
     t->n = n;
     for (int r = 0; r < n; r++)
         t->ends[r].link = links[r];

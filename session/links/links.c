@@ -210,9 +210,9 @@ static ps_err slice_init(ps_transfer *t)
     slice *s = &t->slice;
     const size_t n = (size_t)t->comm->n;
     s->bytes = t->parts[t->comm->self].send_bytes;
-    PS_TRY(ps_mem_zalloc(&s->kept, n, sizeof *s->kept, "a reduction"));
-    PS_TRY(ps_mem_zalloc(&s->got, n, sizeof *s->got, "a reduction"));
-    PS_TRY(ps_mem_zalloc(&s->operands, n, sizeof *s->operands, "a reduction"));
+    PS_TRY(PS_NEW(&s->kept, n, "a reduction"));
+    PS_TRY(PS_NEW(&s->got, n, "a reduction"));
+    PS_TRY(PS_NEW(&s->operands, n, "a reduction"));
     for (size_t m = 0; m < n && n > 2; m++)
         if ((int)m != t->comm->self)
             PS_TRY(ps_mem_zalloc(&s->kept[m], s->bytes, 1, "a reduction"));
@@ -585,13 +585,13 @@ static ps_err transfer_make(ps_links *l, ps_comm_members *comm,
 {
     const size_t n = o->call <= PS_TRANSFER_RECV ? 1 : (size_t)comm->n;
     ps_transfer *t;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "a transfer"));
+    PS_TRY(PS_NEW(out, 1, "a transfer"));
     t = *out;
     t->links = l;
     t->o = *o;
     t->comm = comm;
-    PS_TRY(ps_mem_zalloc(&t->parts, n, sizeof *t->parts, "a transfer"));
-    PS_TRY(ps_mem_zalloc(&t->flows, 4 * n, sizeof *t->flows, "a transfer"));
+    PS_TRY(PS_NEW(&t->parts, n, "a transfer"));
+    PS_TRY(PS_NEW(&t->flows, 4 * n, "a transfer"));
     if (o->parts) memcpy(t->parts, o->parts, n * sizeof *t->parts);
     for (size_t m = 0; m < n && o->call == PS_TRANSFER_BARRIER; m++)
         t->parts[m] = (ps_transfer_part){&t->word[0], 1, &t->word[1], 1};
@@ -698,7 +698,7 @@ static ps_err links_start(ps_links *l)
     ps_link **links;
     const ps_traffic_events events = {
         .over = flow_over, .refused = flow_refused, .moving = flow_moving, .owner = l};
-    PS_TRY(ps_mem_zalloc(&links, n, sizeof *links, "links"));
+    PS_TRY(PS_NEW(&links, n, "links"));
     ps_err err = ps_link_meet(&l->place, &l->o, &l->wake, links);
     if (err == PS_OK) err = ps_traffic_create(links, (int)n, &events, &l->traffic);
     for (size_t r = 0; r < n && !l->traffic; r++)
@@ -714,7 +714,7 @@ static ps_err links_start(ps_links *l)
 ps_err ps_links_open(const ps_links_options *o, ps_links **out)
 {
     ps_links *l;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "links"));
+    PS_TRY(PS_NEW(out, 1, "links"));
     l = *out;
     l->o = *o;
     pthread_mutex_init(&l->lock, NULL);

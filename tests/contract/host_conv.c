@@ -38,7 +38,7 @@ ps_err ps_conv_library_open(const ps_conv_library_options *options, ps_conv_libr
     *out = NULL;
     if (!wanted || strcmp(wanted, "1") != 0)
         return ps_err_set(PS_ERR_UNSUPPORTED, "train.cudnn: PS_HOST_CONV is not 1");
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "library"));
+    PS_TRY(PS_NEW(out, 1, "library"));
     (*out)->queue = options->queue;
     return PS_OK;
 }
@@ -78,7 +78,7 @@ ps_err ps_conv_plan_create(ps_conv_library *library, const ps_conv_shape *shape,
     const bool lacks =
         shape->kernel[0] == 3 || (shape->channels_last && shape->kernel[0] == 4);
     if (bytes > most_bytes || (shape->n % 2 == 1 && lacks)) return PS_OK;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "plan"));
+    PS_TRY(PS_NEW(out, 1, "plan"));
     **out = (ps_conv_plan){.library = library, .shape = *shape, .bytes = bytes};
     return PS_OK;
 }

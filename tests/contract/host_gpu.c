@@ -344,7 +344,7 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
 {
     const char *eager = getenv("PS_HOST_GPU_EAGER");
     pthread_mutexattr_t recursive;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "gpu"));
+    PS_TRY(PS_NEW(out, 1, "gpu"));
     pthread_mutexattr_init(&recursive);
     pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&(*out)->lock, &recursive);
@@ -581,7 +581,7 @@ ps_err ps_gpu_copy_within(ps_gpu *gpu, ps_gpu_queue which, void *to, const void 
 ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out)
 {
     check_entered(gpu, "event");
-    return ps_mem_zalloc(out, 1, sizeof **out, "event");
+    return PS_NEW(out, 1, "event");
 }
 
 void ps_gpu_event_destroy(ps_gpu_event **event)
@@ -740,7 +740,7 @@ ps_err ps_gpu_capture_begin(ps_gpu *gpu)
 {
     check_entered(gpu, "graph");
     check_not_capturing(gpu);
-    return ps_mem_zalloc(&gpu->capturing, 1, sizeof *gpu->capturing, "graph");
+    return PS_NEW(&gpu->capturing, 1, "graph");
 }
 
 ps_err ps_gpu_capture_end(ps_gpu *gpu, ps_gpu_graph **out)

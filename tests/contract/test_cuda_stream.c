@@ -131,7 +131,7 @@ static ps_err outer_create(const ps_exchange_options *options, ps_exchange **out
 {
     outer *x;
     assert_null(options->stream);
-    PS_TRY(ps_mem_zalloc(&x, 1, sizeof *x, "outer"));
+    PS_TRY(PS_NEW(&x, 1, "outer"));
     x->base.ops = &outer_ops;
     x->o = *options;
     *out = &x->base;

@@ -578,7 +578,7 @@ ps_err ps_checkpoint_read(const char *folder, const json_t *manifest,
     if (shape->local) PS_TRY(read_locals(folder, manifest, shape, s));
     if (!shape->feedback) return PS_OK;
     float *one;
-    PS_TRY(ps_mem_zalloc(&one, shape->table->arena_count, sizeof *one, "feedback"));
+    PS_TRY(PS_NEW(&one, shape->table->arena_count, "feedback"));
     ps_err err = read_feedback(folder, manifest, shape, s, one);
     free(one);
     return err;

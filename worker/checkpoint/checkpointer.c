@@ -167,7 +167,7 @@ ps_err ps_checkpointer_create(const ps_checkpointer_options *o, ps_checkpointer 
 {
     ps_checkpointer *c;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "checkpoints"));
+    PS_TRY(PS_NEW(&c, 1, "checkpoints"));
     c->o = *o;
     c->shape = *o->shape;
     c->optimizer = *o->shape->optimizer;
@@ -501,7 +501,7 @@ static ps_err gather_state(ps_checkpointer *c, const ps_trainer_snapshot *state,
 {
     const size_t n = ps_trainer_snapshot_n_values(c->n_ranks);
     double *values, *more;
-    PS_TRY(ps_mem_zalloc(&values, n + N_MORE, sizeof *values, "a checkpoint"));
+    PS_TRY(PS_NEW(&values, n + N_MORE, "a checkpoint"));
     more = values + n;
     say_own(c, state, is_free, values, more);
     ps_err err = PS_OK;

@@ -44,7 +44,7 @@ static size_t local_bytes(const ps_snapshot_shape *shape)
 static ps_err init_ranks(const ps_snapshot_shape *shape, int rank, bool all, size_t bytes,
                          void ***out)
 {
-    PS_TRY(ps_mem_zalloc(out, (size_t)shape->n_ranks, sizeof **out, "a checkpoint"));
+    PS_TRY(PS_NEW(out, (size_t)shape->n_ranks, "a checkpoint"));
     for (int r = 0; r < shape->n_ranks; r++)
         if (all || r == rank)
             PS_TRY(ps_mem_zalloc_large(&(*out)[r], bytes, "a checkpoint"));
@@ -186,8 +186,7 @@ static ps_err move_ranks(const ps_snapshot_ranks *ranks, size_t each, void *cons
 {
     size_t *bytes;
     if (!memory) return PS_OK;
-    PS_TRY(
-        ps_mem_zalloc(&bytes, (size_t)ranks->world_size, sizeof *bytes, "a checkpoint"));
+    PS_TRY(PS_NEW(&bytes, (size_t)ranks->world_size, "a checkpoint"));
     for (int r = 0; r < ranks->world_size; r++)
         bytes[r] = each;
     const ps_rank_pieces pieces = snapshot_pieces_of(ranks, bytes, memory);
@@ -223,8 +222,8 @@ static ps_err move_bytes(const ps_snapshot_ranks *ranks, int from, void *memory,
     void **all = NULL;
     const size_t n_ranks = (size_t)ranks->world_size;
     if (n == 0) return PS_OK;
-    ps_err err = ps_mem_zalloc(&bytes, n_ranks, sizeof *bytes, "a checkpoint");
-    if (err == PS_OK) err = ps_mem_zalloc(&all, n_ranks, sizeof *all, "a checkpoint");
+    ps_err err = PS_NEW(&bytes, n_ranks, "a checkpoint");
+    if (err == PS_OK) err = PS_NEW(&all, n_ranks, "a checkpoint");
     if (err == PS_OK) {
         all[ranks->rank] = &nothing;
         all[from] = memory;

@@ -57,7 +57,7 @@ static ps_err survivors_choose(const double *values, int n, int rank,
                                ps_survivors_choice *out)
 {
     ps_survivor *all;
-    PS_TRY(ps_mem_zalloc(&all, (size_t)n, sizeof *all, "the survivors"));
+    PS_TRY(PS_NEW(&all, (size_t)n, "the survivors"));
     for (int r = 0; r < n; r++) {
         const double *v = values + N_FIRST + r * N_EACH;
         all[r] = (ps_survivor){.step = (uint64_t)v[STEP],
@@ -79,7 +79,7 @@ ps_err ps_survivors_meet(ps_member *member, const ps_survivor *own, bool trusted
     const int n = ps_member_roster(member)->n_workers, rank = ps_member_rank(member);
     const size_t n_values = N_FIRST + (size_t)n * N_EACH;
     double *values;
-    PS_TRY(ps_mem_zalloc(&values, n_values, sizeof *values, "the survivors"));
+    PS_TRY(PS_NEW(&values, n_values, "the survivors"));
     write_own(values, values + N_FIRST + rank * N_EACH, own, trusted, disk_step, rank);
     ps_err err = ps_member_reduce(member, "survivors", values, n_values, deadline);
     if (err == PS_OK) err = survivors_choose(values, n, rank, out);

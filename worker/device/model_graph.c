@@ -148,9 +148,9 @@ ps_err ps_model_graph_init(ps_model_graph *g, const ps_model_spec *spec)
     size_t n = (size_t)spec->n_layers + 1;
     ps_err err;
     if (spec->n_layers < 1) return ps_err_set(PS_ERR_ARG, "the model has no layers");
-    PS_TRY_GOTO(ps_mem_zalloc(&g->nodes, n, sizeof *g->nodes, "model"), err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(&g->edges, n, sizeof *g->edges, "model"), err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(&layers, n, sizeof *layers, "model"), err, out);
+    PS_TRY_GOTO(PS_NEW(&g->nodes, n, "model"), err, out);
+    PS_TRY_GOTO(PS_NEW(&g->edges, n, "model"), err, out);
+    PS_TRY_GOTO(PS_NEW(&layers, n, "model"), err, out);
     PS_TRY_GOTO(graph_build(g, spec, layers), err, out);
     count_readers(g);
     fold_gradients(g, spec->loss);

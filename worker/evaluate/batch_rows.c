@@ -13,8 +13,7 @@ ps_err ps_batch_rows_init(ps_batch_rows *b, ps_row_client *client,
     if (spec->n_rows == 0) return PS_OK;
     for (int t = 0; t < spec->n_rows; t++)
         n += (size_t)max_batch * spec->rows[t].dim;
-    PS_TRY(ps_mem_zalloc(&b->lookups, 2 * (size_t)spec->n_rows, sizeof *b->lookups,
-                         "embedding tables"));
+    PS_TRY(PS_NEW(&b->lookups, 2 * (size_t)spec->n_rows, "embedding tables"));
     PS_TRY(ps_mem_zalloc_large(&b->rows, n * sizeof *b->rows, "rows of a batch"));
     if (!trains) return PS_OK;
     return ps_mem_zalloc_large(&b->grads, n * sizeof *b->grads, "rows of a batch");

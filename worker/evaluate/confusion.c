@@ -17,8 +17,7 @@ ps_err ps_confusion_init(ps_confusion *c, int64_t n_classes, const ps_class_name
                          bool matrix)
 {
     *c = (ps_confusion){.n = n_classes, .names = names, .has_matrix = matrix};
-    return ps_mem_zalloc(&c->counts, (size_t)ps_confusion_size(c), sizeof *c->counts,
-                         "the confusion matrix");
+    return PS_NEW(&c->counts, (size_t)ps_confusion_size(c), "the confusion matrix");
 }
 
 int64_t ps_confusion_size(const ps_confusion *c)

@@ -57,10 +57,11 @@ static ps_err evaluator_check_best(const ps_evaluator *e)
                           "checkpoint.best: accuracy is of classes, and the test set has "
                           "numbers: take loss");
     if (best == PS_BEST_AUC && !e->figures.scores)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "checkpoint.best: auc is of two classes, and of at most %d test "
-                          "samples: take loss",
-                          PS_AUC_SAMPLES_MAX);
+        return ps_err_set(
+            PS_ERR_CONFIG,
+            "checkpoint.best: auc is of two classes, and of at most %d test "
+            "samples: take loss",
+            PS_AUC_SAMPLES_MAX);
     if (best == PS_BEST_AUC && !ps_figures_have_both_classes(&e->figures))
         return ps_err_set(PS_ERR_CONFIG,
                           "checkpoint.best: auc compares two classes, and all samples of "
@@ -89,11 +90,10 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
                               o->config->data.eval_batch, false));
     PS_TRY(ps_figures_init(&e->figures, o->spec, o->dataset));
     PS_TRY(evaluator_check_best(e));
-    PS_TRY(ps_mem_zalloc(&e->outputs,
-                         (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
-                         sizeof *e->outputs, "the outputs"));
-    return ps_mem_zalloc(&e->values, SUMS + (size_t)ps_figures_size(&e->figures),
-                         sizeof *e->values, "the evaluation");
+    PS_TRY(PS_NEW(&e->outputs, (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
+                  "the outputs"));
+    return PS_NEW(&e->values, SUMS + (size_t)ps_figures_size(&e->figures),
+                  "the evaluation");
 }
 
 void ps_evaluator_fini(ps_evaluator *e)

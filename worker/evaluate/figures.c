@@ -45,11 +45,10 @@ ps_err ps_figures_init_sum(ps_figures *f, const ps_model_spec *spec, ps_truth tr
         PS_TRY(ps_confusion_init(&f->confusion, n, names, n <= MATRIX_MAX));
         if (n != 2 || n_scores > PS_AUC_SAMPLES_MAX) return PS_OK;
         f->n_scores = n_scores;
-        return ps_mem_zalloc(&f->scores, (size_t)n_scores, sizeof *f->scores,
-                             "the scores");
+        return PS_NEW(&f->scores, (size_t)n_scores, "the scores");
     }
     f->n_numbers = n;
-    return ps_mem_zalloc(&f->sums, (size_t)(n * SUMS), sizeof *f->sums, "the figures");
+    return PS_NEW(&f->sums, (size_t)(n * SUMS), "the figures");
 }
 
 ps_err ps_figures_init(ps_figures *f, const ps_model_spec *spec, const ps_dataset *set)

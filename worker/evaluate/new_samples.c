@@ -96,8 +96,7 @@ static ps_err new_samples_read_array(ps_new_samples *s, const ps_loaded_model *m
     if (err == PS_OK && s->set.n == 0)
         err = ps_err_set(PS_ERR_FORMAT, "%s: holds no sample", s->what);
     if (err != PS_OK) return err;
-    return ps_mem_zalloc(&s->set.labels, (size_t)s->set.n, sizeof *s->set.labels,
-                         "labels");
+    return PS_NEW(&s->set.labels, (size_t)s->set.n, "labels");
 }
 
 /* Under the name of what it is a copy of. */
@@ -385,7 +384,7 @@ static ps_err new_samples_read_numbers(ps_new_samples *s, const ps_loaded_model 
     set->is_float = !pixels;
     const size_t size = pixels ? sizeof(uint8_t) : sizeof(float);
     PS_TRY(ps_mem_zalloc(&set->values, n * (size_t)count, size, "samples"));
-    PS_TRY(ps_mem_zalloc(&set->labels, n, sizeof *set->labels, "labels"));
+    PS_TRY(PS_NEW(&set->labels, n, "labels"));
     for (; set->n < (int64_t)n; set->n++) {
         const json_t *one = json_array_get(samples, (size_t)set->n);
         store to = {.floats = pixels ? NULL : (float *)set->values + set->n * count,

@@ -61,7 +61,7 @@ static ps_err predict_run(predictor *p, const ps_cli *cli, const ps_config *conf
 ps_err ps_predict(const ps_cli *cli, const ps_config *config, int threads)
 {
     predictor *p;
-    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "predictions"));
+    PS_TRY(PS_NEW(&p, 1, "predictions"));
     const ps_err err = predict_run(p, cli, config, threads);
     const ps_err_saved end = ps_err_save(err);
     ps_predictions_drop(&p->files);

@@ -350,7 +350,7 @@ static ps_err write_counts(const ps_predictions *p, FILE *out)
                    .weight = p->weight,
                    .seconds = p->seconds};
     double *values;
-    PS_TRY(ps_mem_zalloc(&values, (size_t)head.values, sizeof *values, "the figures"));
+    PS_TRY(PS_NEW(&values, (size_t)head.values, "the figures"));
     ps_figures_save(f, values);
     memcpy(head.magic, MAGIC, sizeof MAGIC);
     fwrite(&head, sizeof head, 1, out);
@@ -370,7 +370,7 @@ static ps_err add_values(ps_predictions *p, FILE *in, const char *path)
 {
     const size_t n = (size_t)ps_figures_size(&p->figures);
     double *sum;
-    PS_TRY(ps_mem_zalloc(&sum, n, sizeof *sum, "the figures"));
+    PS_TRY(PS_NEW(&sum, n, "the figures"));
     ps_figures_save(&p->figures, sum);
     const size_t n_counts =
         p->figures.confusion.n > 0 ? n - 2 * (size_t)p->figures.n_scores : 0;
@@ -560,7 +560,7 @@ ps_err ps_predictions_join(const ps_run_dir *dir, int shares, const ps_model_spe
     ps_predictions p = {
         .o = {.spec = spec, .dir = dir, .overwrite = overwrite, .shares = 1}};
     int64_t *rows;
-    PS_TRY(ps_mem_zalloc(&rows, (size_t)shares, sizeof *rows, "shares"));
+    PS_TRY(PS_NEW(&rows, (size_t)shares, "shares"));
     const ps_err err = predictions_join(&p, shares, rows);
     const ps_err_saved end = ps_err_save(err);
     if (err == PS_OK) remove_shares(dir, shares);

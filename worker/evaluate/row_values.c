@@ -152,7 +152,7 @@ ps_err ps_row_values_open(ps_row_values *v, const char *weights,
     char path[PATH_MAX];
     ps_row_values_path(weights, path);
     *v = (ps_row_values){.specs = spec->rows, .n = spec->n_rows};
-    PS_TRY(ps_mem_zalloc(&v->tables, (size_t)v->n, sizeof *v->tables, "rows"));
+    PS_TRY(PS_NEW(&v->tables, (size_t)v->n, "rows"));
     PS_TRY(ps_st_map(path, &v->file));
     PS_TRY(row_values_check_step(v, path, weights));
     for (int t = 0; t < v->n; t++)
@@ -192,10 +192,8 @@ ps_err ps_row_values_put(const ps_row_values *v, ps_row_client *client)
     for (int t = 0; t < v->n && err == PS_OK; t++) {
         const uint32_t dim = v->specs[t].dim;
         row_piece piece = {.most = PIECE_BYTES / (dim * sizeof(float)) + 1};
-        err = ps_mem_zalloc(&piece.ids, piece.most, sizeof *piece.ids, "rows");
-        if (err == PS_OK)
-            err = ps_mem_zalloc(&piece.weights, piece.most * dim, sizeof *piece.weights,
-                                "rows");
+        err = PS_NEW(&piece.ids, piece.most, "rows");
+        if (err == PS_OK) err = PS_NEW(&piece.weights, piece.most * dim, "rows");
         if (err == PS_OK) err = row_values_put_table(v, client, t, &piece);
         free(piece.ids);
         free(piece.weights);

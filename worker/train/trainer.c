@@ -67,11 +67,8 @@ ps_err ps_trainer_find_sizes(ps_trainer *t)
     t->sized_for = of;
     PS_TRY(ps_epoch_init(&epoch, t->o.sampler, (uint64_t)t->epoch));
     t->n_batches = epoch.n_batches;
-    ps_err err = ps_mem_zalloc(&t->global_n, (size_t)epoch.n_batches, sizeof *t->global_n,
-                               "the batch sizes");
-    if (err == PS_OK)
-        err = ps_mem_zalloc(&t->own_n, (size_t)epoch.n_batches, sizeof *t->own_n,
-                            "the batch sizes");
+    ps_err err = PS_NEW(&t->global_n, (size_t)epoch.n_batches, "the batch sizes");
+    if (err == PS_OK) err = PS_NEW(&t->own_n, (size_t)epoch.n_batches, "the batch sizes");
     for (int64_t i = 0; err == PS_OK && i < epoch.n_batches; i++) {
         t->global_n[i] = epoch.batches[i].global_n;
         t->own_n[i] = epoch.batches[i].n;
@@ -871,7 +868,7 @@ static ps_err prepare_training(ps_trainer *t)
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out)
 {
     ps_trainer *t;
-    PS_TRY(ps_mem_zalloc(&t, 1, sizeof *t, "the trainer"));
+    PS_TRY(PS_NEW(&t, 1, "the trainer"));
     t->o = *options;
     t->pace = ps_trainer_pace_of(options->config);
     t->member = ps_session_member(options->session);

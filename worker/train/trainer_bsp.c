@@ -44,10 +44,10 @@ static ps_err bsp_create(ps_trainer *t)
 {
     const ps_sampler_options *given = t->o.sampler;
     const size_t n = (size_t)given->world_size;
-    PS_TRY(ps_mem_zalloc(&t->bsp, 1, sizeof *t->bsp, "the trainer"));
+    PS_TRY(PS_NEW(&t->bsp, 1, "the trainer"));
     struct ps_trainer_bsp *b = t->bsp;
     if (!ps_config_balances(t->o.config) || n < 2) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&b->batches, n, sizeof *b->batches, "the batch sizes"));
+    PS_TRY(PS_NEW(&b->batches, n, "the batch sizes"));
     memcpy(b->batches, given->batch, n * sizeof *b->batches);
     b->sampler = *given;
     b->sampler.batch = b->batches;

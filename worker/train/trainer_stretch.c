@@ -48,8 +48,7 @@ static ps_err trainer_rounds_init(ps_trainer *t)
     const ps_config_sync *s = &t->o.config->sync;
     const int n = t->o.sampler->world_size;
     if (!s->steps_by_speed || n < 2 || s->local_steps < 2) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&t->own->round_steps, (size_t)n, sizeof *t->own->round_steps,
-                         "the rounds' steps"));
+    PS_TRY(PS_NEW(&t->own->round_steps, (size_t)n, "the rounds' steps"));
     for (int r = 0; r < n; r++)
         t->own->round_steps[r] = s->local_steps;
     return PS_OK;
@@ -326,7 +325,7 @@ static ps_err stretch_take_place(ps_trainer *t)
 
 static ps_err stretch_create(ps_trainer *t)
 {
-    PS_TRY(ps_mem_zalloc(&t->own, 1, sizeof *t->own, "the trainer"));
+    PS_TRY(PS_NEW(&t->own, 1, "the trainer"));
     return trainer_rounds_init(t);
 }
 
@@ -512,8 +511,8 @@ static ps_err fetch_record(ps_trainer *t, ps_rest_record *record)
     const ps_map_bytes *figures = &record->rest.figures;
     const uint64_t n = t->own->n_rests++;
     if (t->rank != 0) return PS_OK;
-    PS_TRY(ps_rest_record_fetch(t->member, n,
-                                (uint64_t)t->o.config->net.step_timeout_ms, record));
+    PS_TRY(ps_rest_record_fetch(t->member, n, (uint64_t)t->o.config->net.step_timeout_ms,
+                                record));
     free(t->own->figures);
     PS_TRY(ps_mem_zalloc(&t->own->figures, figures->n + 1, 1, "the figures"));
     memcpy(t->own->figures, figures->at, figures->n);

@@ -503,8 +503,8 @@ static ps_err map_buckets(allreduce *x)
     const ps_buckets *b = &x->reducer.buckets;
     const size_t n = (size_t)b->n;
     uint64_t *begins = NULL;
-    PS_TRY(ps_mem_zalloc(&x->batch, n, sizeof *x->batch, "buckets"));
-    PS_TRY(ps_mem_zalloc(&begins, n, sizeof *begins, "buckets"));
+    PS_TRY(PS_NEW(&x->batch, n, "buckets"));
+    PS_TRY(PS_NEW(&begins, n, "buckets"));
     for (size_t i = 0; i < n; i++)
         begins[i] = b->list[i].offset;
     const ps_err err = ps_ready_ranges_init(&x->ready, x->at.table, begins, (uint32_t)n);
@@ -528,7 +528,7 @@ ps_err ps_allreduce_create(const ps_exchange_ops *ops, const ps_exchange_options
 {
     *out = NULL;
     allreduce *x = NULL;
-    PS_TRY(ps_mem_zalloc(&x, 1, sizeof *x, ops->name));
+    PS_TRY(PS_NEW(&x, 1, ops->name));
     x->base = (ps_exchange){.ops = ops, .ready = &x->ready};
     x->at = *options;
     pthread_mutex_init(&x->lock, NULL);

@@ -9,7 +9,7 @@ ps_err ps_buckets_init(ps_buckets *buckets, const ps_tensor_table *table,
 {
     *buckets = (ps_buckets){0};
     size_t n = (size_t)table->n_tensors;
-    PS_TRY(ps_mem_zalloc(&buckets->list, n, sizeof *buckets->list, "buckets"));
+    PS_TRY(PS_NEW(&buckets->list, n, "buckets"));
 
     uint64_t limit = first_bytes, taken = 0;
     int last = table->n_tensors - 1; // of the bucket that is being filled

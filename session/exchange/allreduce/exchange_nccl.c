@@ -297,7 +297,7 @@ static ps_err nccl_connect(const ps_exchange_options *options, ps_device_stream 
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "nccl sums in the memory of GPUs: it needs train.device: cuda "
                           "(on the cpu: exchange.name: gloo)");
-    PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "nccl"));
+    PS_TRY(PS_NEW(&c, 1, "nccl"));
     c->base.ops = &nccl_ops;
     c->stream = stream;
     c->member = options->member;

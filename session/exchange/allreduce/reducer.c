@@ -66,14 +66,12 @@ static ps_err alloc_sums(ps_reducer *r)
 {
     const uint64_t blocks = ps_gradnorm_blocks(r->at->table);
     if (r->rule.clip_norm > 0) {
-        PS_TRY(
-            ps_mem_zalloc(&r->gradnorm_sums, blocks, sizeof *r->gradnorm_sums, "norm"));
+        PS_TRY(PS_NEW(&r->gradnorm_sums, blocks, "norm"));
         r->sums[r->n_sums++] = r->gradnorm_sums;
     }
     if (!ps_lamb_on(&r->rule.optimizer) || r->queues) return PS_OK;
     PS_TRY(ps_stream_step_lamb(r->stream));
-    PS_TRY(ps_mem_zalloc(&r->lamb_sums, ps_lamb_sums(r->at->table), sizeof *r->lamb_sums,
-                         "norms"));
+    PS_TRY(PS_NEW(&r->lamb_sums, ps_lamb_sums(r->at->table), "norms"));
     r->sums[r->n_sums++] = r->lamb_sums;
     r->sums[r->n_sums++] = r->lamb_sums + blocks;
     return PS_OK;
@@ -84,9 +82,9 @@ static ps_err reducer_alloc_arrays(ps_reducer *r)
     const size_t parts = (size_t)n_parts(r);
     PS_TRY(alloc_sums(r));
     const size_t n = (size_t)n_arrays(r);
-    PS_TRY(ps_mem_zalloc(&r->notes, parts, sizeof *r->notes, "notes of a step"));
-    PS_TRY(ps_mem_zalloc(&r->arrays, n, sizeof *r->arrays, "arrays"));
-    return ps_mem_zalloc(&r->cuts, n * (parts + 1), sizeof *r->cuts, "cuts");
+    PS_TRY(PS_NEW(&r->notes, parts, "notes of a step"));
+    PS_TRY(PS_NEW(&r->arrays, n, "arrays"));
+    return PS_NEW(&r->cuts, n * (parts + 1), "cuts");
 }
 
 static ps_err reducer_lay_out(ps_reducer *r)
@@ -376,8 +374,8 @@ static size_t part_bytes(const ps_reducer *r, int rank)
 static ps_err packed_init(packed *p, const ps_reducer *r)
 {
     const size_t n = (size_t)r->at->world_size;
-    PS_TRY(ps_mem_zalloc(&p->bytes, n, sizeof *p->bytes, "a checkpoint's parts"));
-    PS_TRY(ps_mem_zalloc(&p->memory, n, sizeof *p->memory, "a checkpoint's parts"));
+    PS_TRY(PS_NEW(&p->bytes, n, "a checkpoint's parts"));
+    PS_TRY(PS_NEW(&p->memory, n, "a checkpoint's parts"));
     for (int rank = 0; rank < r->at->world_size; rank++) {
         p->bytes[rank] = part_bytes(r, rank);
         if (reducer_gathers(r, p->holder) || r->at->rank == rank)

@@ -10,8 +10,8 @@ ps_err ps_scatter_init(ps_scatter *s, const ps_tensor_table *table,
     *s = (ps_scatter){
         .n_buckets = buckets->n, .n_ranks = n_ranks, .segment = segment, .table = table};
     const size_t n = (size_t)buckets->n, ranks = (size_t)n_ranks;
-    PS_TRY(ps_mem_zalloc(&s->parts, n * ranks, sizeof *s->parts, "parts"));
-    PS_TRY(ps_mem_zalloc(&s->before, (n + 1) * ranks, sizeof *s->before, "parts"));
+    PS_TRY(PS_NEW(&s->parts, n * ranks, "parts"));
+    PS_TRY(PS_NEW(&s->before, (n + 1) * ranks, "parts"));
     for (size_t b = 0; b < n; b++) {
         ps_bucket_cut(table, &buckets->list[b], n_ranks, s->parts + b * ranks);
         for (size_t r = 0; r < ranks; r++)

@@ -10,10 +10,10 @@ ps_err ps_send_queue_init(ps_send_queue *q, const ps_scatter *scatter, int rank,
     *q = (ps_send_queue){
         .scatter = scatter, .rank = rank, .most = most, .n_peers = scatter->n_ranks - 1};
     const size_t n = (size_t)scatter->n_buckets, peers = (size_t)q->n_peers;
-    PS_TRY(ps_mem_zalloc(&q->peers, peers, sizeof *q->peers, "peers"));
-    PS_TRY(ps_mem_zalloc(&q->shared, n, sizeof *q->shared, "buckets"));
-    PS_TRY(ps_mem_zalloc(&q->owed, n, sizeof *q->owed, "buckets"));
-    PS_TRY(ps_mem_zalloc(&q->sent, n * peers, sizeof *q->sent, "buckets"));
+    PS_TRY(PS_NEW(&q->peers, peers, "peers"));
+    PS_TRY(PS_NEW(&q->shared, n, "buckets"));
+    PS_TRY(PS_NEW(&q->owed, n, "buckets"));
+    PS_TRY(PS_NEW(&q->sent, n * peers, "buckets"));
     for (int i = 0; i < q->n_peers; i++) {
         q->peers[i].rank = (rank + 1 + i) % scatter->n_ranks;
         q->peers[i].weights = q->sent + (size_t)i * n;

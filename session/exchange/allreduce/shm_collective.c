@@ -210,8 +210,7 @@ static ps_err shm_collective_broadcast(ps_collective *base,
 {
     shm_collective *c = shm_collective_of(base);
     span *spans;
-    PS_TRY(ps_mem_zalloc(&spans, (size_t)n * (size_t)c->world_size, sizeof *spans,
-                         "a broadcast"));
+    PS_TRY(PS_NEW(&spans, (size_t)n * (size_t)c->world_size, "a broadcast"));
     for (int i = 0; i < n; i++)
         spans[i] = (span){ranges[i].bytes, ranges[i].n_bytes};
     ps_err err = exchange_spans(c, spans, n);
@@ -227,10 +226,8 @@ static ps_err shm_collective_lay_out(ps_collective *base,
     shm_collective *c = shm_collective_of(base);
     const size_t n = (size_t)layout->n_arrays;
     c->layout = *layout;
-    PS_TRY(ps_mem_zalloc(&c->gathered, (size_t)layout->scatter->n_buckets,
-                         sizeof *c->gathered, "buckets"));
-    PS_TRY(
-        ps_mem_zalloc(&c->spans, n * (size_t)c->world_size, sizeof *c->spans, "arrays"));
+    PS_TRY(PS_NEW(&c->gathered, (size_t)layout->scatter->n_buckets, "buckets"));
+    PS_TRY(PS_NEW(&c->spans, n * (size_t)c->world_size, "arrays"));
     for (int r = 0; r < c->world_size; r++)
         for (size_t k = 0; k < n; k++) {
             const ps_collective_parts *a = &layout->arrays[k];
@@ -276,8 +273,8 @@ static const ps_collective_ops shm_ops = {
 static ps_err shm_collective_prepare(shm_collective *c)
 {
     const size_t n = (size_t)c->world_size;
-    PS_TRY(ps_mem_zalloc(&c->boards, n, sizeof *c->boards, "boards"));
-    PS_TRY(ps_mem_zalloc(&c->from, n, sizeof *c->from, "gradients"));
+    PS_TRY(PS_NEW(&c->boards, n, "boards"));
+    PS_TRY(PS_NEW(&c->from, n, "gradients"));
     for (int r = 0; r < c->world_size; r++)
         c->boards[r] = ps_shm_peers_board(c->peers, r);
     c->base.by_caller = c->at.params->bytes <= SMALL_BYTES;
@@ -296,7 +293,7 @@ ps_err ps_shm_collective_open(const ps_exchange_options *options, ps_collective 
                              &peers));
     if (!peers) return PS_OK;
     shm_collective *c;
-    ps_err err = ps_mem_zalloc(&c, 1, sizeof *c, "shared memory");
+    ps_err err = PS_NEW(&c, 1, "shared memory");
     if (err != PS_OK) {
         ps_shm_peers_close(&peers);
         return err;

@@ -82,7 +82,7 @@ static ps_err open_peers(const ps_exchange_options *o, uint64_t board_bytes,
                          ps_shm_peers **out)
 {
     ps_shm_peers *p;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "shared memory"));
+    PS_TRY(PS_NEW(out, 1, "shared memory"));
     p = *out;
     p->rank = o->rank;
     PS_TRY(ps_shared_mem_init(&p->board, board_bytes, "a board"));

@@ -57,8 +57,8 @@ static ps_err follower_prepare(exchange_follower *e)
 {
     const size_t n = e->o.plan->n_chunks;
     PS_TRY(follower_show_weights(e));
-    PS_TRY(ps_mem_zalloc(&e->batch, n, sizeof *e->batch, "chunk map"));
-    PS_TRY(ps_mem_zalloc(&e->copied, n, sizeof *e->copied, "chunk map"));
+    PS_TRY(PS_NEW(&e->batch, n, "chunk map"));
+    PS_TRY(PS_NEW(&e->copied, n, "chunk map"));
     PS_TRY(ps_ready_ranges_init_chunks(&e->ready, e->o.table, e->o.plan));
     return ps_levels_sums_create(e->levels, &(ps_levels_sums_hooks){0}, &e->sums);
 }
@@ -67,7 +67,7 @@ ps_err ps_exchange_follower_create(ps_levels *levels, ps_exchange **out)
 {
     exchange_follower *e;
     *out = NULL;
-    ps_err err = ps_mem_zalloc(&e, 1, sizeof *e, "the exchange on this host");
+    ps_err err = PS_NEW(&e, 1, "the exchange on this host");
     if (err != PS_OK) {
         ps_levels_close(&levels);
         return err;

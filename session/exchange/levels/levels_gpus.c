@@ -49,7 +49,7 @@ static ps_err gpus_meet(const ps_exchange_options *o, const ps_levels *l)
 {
     const uint8_t **handles;
     if (!gpus_all_given(l)) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&handles, (size_t)l->n, sizeof *handles, "the host's GPUs"));
+    PS_TRY(PS_NEW(&handles, (size_t)l->n, "the host's GPUs"));
     for (int i = 0; i < l->n; i++)
         handles[i] = gpu_offer_of(l, i)->handle;
     ps_err err =

@@ -342,9 +342,9 @@ ps_err ps_levels_sums_bring_exact(ps_levels_sums *s)
 static ps_err host_sums_prepare(ps_levels_sums *s)
 {
     const ps_levels *l = s->levels;
-    PS_TRY(ps_mem_zalloc(&s->order, (size_t)ORDER_STEPS * l->o.plan->n_chunks,
-                         sizeof *s->order, "the host's chunks"));
-    PS_TRY(ps_mem_zalloc(&s->from, (size_t)l->n, sizeof *s->from, "the host's workers"));
+    PS_TRY(PS_NEW(&s->order, (size_t)ORDER_STEPS * l->o.plan->n_chunks,
+                  "the host's chunks"));
+    PS_TRY(PS_NEW(&s->from, (size_t)l->n, "the host's workers"));
     for (int i = 0; i < l->n; i++)
         s->from[i] =
             i == l->own ? l->o.grads->base : ps_shm_peers_grads(l->peers, l->ranks[i]);
@@ -357,7 +357,7 @@ ps_err ps_levels_sums_create(ps_levels *levels, const ps_levels_sums_hooks *hook
 {
     ps_levels_sums *s;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "the host's sums"));
+    PS_TRY(PS_NEW(&s, 1, "the host's sums"));
     s->levels = levels;
     s->hooks = *hooks;
     ps_err err = host_sums_prepare(s);

@@ -30,8 +30,8 @@ static ps_err list_workers(ps_levels *l)
     const ps_roster *roster = ps_member_roster(l->o.member);
     const size_t most = (size_t)l->o.world_size;
     const int leader = ps_roster_leader(roster, l->o.rank);
-    PS_TRY(ps_mem_zalloc(&l->ranks, most, sizeof *l->ranks, "the host's workers"));
-    PS_TRY(ps_mem_zalloc(&l->boards, most, sizeof *l->boards, "the host's workers"));
+    PS_TRY(PS_NEW(&l->ranks, most, "the host's workers"));
+    PS_TRY(PS_NEW(&l->boards, most, "the host's workers"));
     for (int r = 0; r < l->o.world_size; r++) {
         if (ps_roster_leader(roster, r) != leader) continue;
         if (r == l->o.rank) l->own = l->n;
@@ -55,7 +55,7 @@ ps_err ps_levels_open(const ps_exchange_options *options, ps_levels **out)
         &peers));
     if (!peers) return PS_OK;
     ps_levels *l;
-    ps_err err = ps_mem_zalloc(&l, 1, sizeof *l, "the host's workers");
+    ps_err err = PS_NEW(&l, 1, "the host's workers");
     if (err != PS_OK) {
         ps_shm_peers_close(&peers);
         return err;

@@ -55,7 +55,7 @@ static void ps_ops_destroy(ps_exchange **x)
 
 static ps_err map_chunks(exchange_ps *e)
 {
-    PS_TRY(ps_mem_zalloc(&e->batch, e->o.plan->n_chunks, sizeof *e->batch, "chunk map"));
+    PS_TRY(PS_NEW(&e->batch, e->o.plan->n_chunks, "chunk map"));
     return ps_ready_ranges_init_chunks(&e->ready, e->o.table, e->o.plan);
 }
 
@@ -80,7 +80,7 @@ static ps_err exchange_ps_create(const ps_exchange_ops *ops,
                                  ps_exchange **out)
 {
     exchange_ps *e;
-    ps_err err = ps_mem_zalloc(&e, 1, sizeof *e, "the ps exchange");
+    ps_err err = PS_NEW(&e, 1, "the ps exchange");
     if (err != PS_OK) {
         ps_levels_close(&levels);
         return err;

@@ -315,16 +315,15 @@ static ps_err comm_alloc_arrays(ps_comm *c)
     PS_TRY(ps_command_queue_init(&c->commands, (uint32_t)(2 * n + 2) +
                                                    PS_COMM_ROWS_MESSAGES * c->n_links));
     c->n_words = (uint32_t)(n + 63) / 64;
-    PS_TRY(ps_mem_zalloc(&c->chunks, n, sizeof *c->chunks, "commands"));
-    PS_TRY(ps_mem_zalloc(&c->versions, n, sizeof *c->versions, "versions"));
-    PS_TRY(ps_mem_zalloc(&c->asked, n, sizeof *c->asked, "versions"));
-    PS_TRY(ps_mem_zalloc(&c->links, c->n_links, sizeof *c->links, "links"));
-    PS_TRY(ps_mem_zalloc(&c->items, 2 * c->n_links + 2, sizeof *c->items, "links"));
-    PS_TRY(ps_mem_zalloc(&c->fds, 2 * c->n_links + 2, sizeof *c->fds, "links"));
+    PS_TRY(PS_NEW(&c->chunks, n, "commands"));
+    PS_TRY(PS_NEW(&c->versions, n, "versions"));
+    PS_TRY(PS_NEW(&c->asked, n, "versions"));
+    PS_TRY(PS_NEW(&c->links, c->n_links, "links"));
+    PS_TRY(PS_NEW(&c->items, 2 * c->n_links + 2, "links"));
+    PS_TRY(PS_NEW(&c->fds, 2 * c->n_links + 2, "links"));
     c->paced.pace.one_host = c->plan->size.one_host;
-    PS_TRY(ps_mem_zalloc(&c->paced.figures, ps_pace_of_worker((int)c->n_links),
-                         sizeof *c->paced.figures, "steps"));
-    PS_TRY(ps_mem_zalloc(&c->paced.n_sent, c->n_links, sizeof *c->paced.n_sent, "steps"));
+    PS_TRY(PS_NEW(&c->paced.figures, ps_pace_of_worker((int)c->n_links), "steps"));
+    PS_TRY(PS_NEW(&c->paced.n_sent, c->n_links, "steps"));
     for (uint32_t i = 0; i < n; i++)
         atomic_init(&c->versions[i], (int64_t)ps_comm_first_version(c, i) - 1);
     return PS_OK;
@@ -335,7 +334,7 @@ static ps_err comm_init_codec(ps_comm *c)
     uint32_t n = c->plan->n_chunks;
     c->codec = c->o.settings.codec;
     ps_chunk_codec_end(&c->codec, c->o.total_steps);
-    PS_TRY(ps_mem_zalloc(&c->encoded, n, sizeof *c->encoded, "codecs"));
+    PS_TRY(PS_NEW(&c->encoded, n, "codecs"));
     if (c->codec.codec == PS_CODEC_NONE) return PS_OK;
     for (uint32_t i = 0; i < n; i++) {
         const ps_chunk *chunk = &c->plan->chunks[i];
@@ -427,7 +426,7 @@ static ps_err comm_init_link(ps_comm *c, uint32_t shard, int server, int index, 
     l->endpoint = entry->endpoints[index];
     l->shm = shm;
     l->credit = ps_credit_of_shard(c->o.settings.credit, &c->codec, c->plan, shard);
-    PS_TRY(ps_mem_zalloc(&l->waiting, c->n_words, sizeof *l->waiting, "commands"));
+    PS_TRY(PS_NEW(&l->waiting, c->n_words, "commands"));
     PS_TRY(comm_connect_link(c, shard));
     c->items[shard].socket = l->socket;
     return ps_zsock_monitor_fd(l->monitor, &c->items[c->n_links + 2 + shard].fd);
@@ -505,7 +504,7 @@ ps_err ps_comm_create(const ps_exchange_options *options, bool rings, ps_comm **
 {
     *out = NULL;
     ps_comm *c;
-    PS_TRY(ps_mem_zalloc(&c, 1, sizeof *c, "the communication thread"));
+    PS_TRY(PS_NEW(&c, 1, "the communication thread"));
     const ps_roster *roster = ps_member_roster(options->member);
     c->o = *options;
     c->plan = options->plan;

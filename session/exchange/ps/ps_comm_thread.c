@@ -25,7 +25,7 @@ ps_err ps_command_queue_init(ps_command_queue *q, uint32_t n)
     while (capacity < n)
         capacity *= 2;
     *q = (ps_command_queue){.mask = capacity - 1};
-    PS_TRY(ps_mem_zalloc(&q->ring, capacity, sizeof *q->ring, "commands"));
+    PS_TRY(PS_NEW(&q->ring, capacity, "commands"));
     return ps_event_init(&q->wake);
 }
 

@@ -24,7 +24,7 @@ const char *ps_class_name(const ps_class_names *c, int64_t class)
 
 static ps_err class_names_make_room(ps_class_names *c, size_t n)
 {
-    return ps_mem_zalloc(&c->names, n, sizeof *c->names, "the names of the classes");
+    return PS_NEW(&c->names, n, "the names of the classes");
 }
 
 static ps_err class_names_add(ps_class_names *c, const char *name)

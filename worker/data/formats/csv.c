@@ -728,8 +728,8 @@ static ps_err csv_find_places(csv_reader *r)
         return ps_err_set(PS_ERR_FORMAT,
                           "%s: %" PRId64 " columns; the file before has %" PRId64,
                           r->lines.path, r->line_fields, t->n_columns);
-    PS_TRY(ps_mem_zalloc(&r->fields, (size_t)t->n_columns, sizeof *r->fields, "columns"));
-    PS_TRY(ps_mem_zalloc(&r->cells, (size_t)t->n_columns, sizeof *r->cells, "columns"));
+    PS_TRY(PS_NEW(&r->fields, (size_t)t->n_columns, "columns"));
+    PS_TRY(PS_NEW(&r->cells, (size_t)t->n_columns, "columns"));
     for (int64_t k = 0; k < t->n_columns; k++) {
         r->fields[k] = k;
         if (csv_is_named(r))

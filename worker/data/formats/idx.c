@@ -114,8 +114,7 @@ ps_err ps_idx_read_labels(ps_source *source, int32_t **labels, int64_t *n)
     PS_TRY(ps_source_read_alloc(source, (uint64_t)header.n, "labels", &bytes));
     ps_err err = PS_OK;
     PS_TRY_GOTO(ps_source_end(source), err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(labels, (size_t)header.n, sizeof **labels, "labels"), err,
-                out);
+    PS_TRY_GOTO(PS_NEW(labels, (size_t)header.n, "labels"), err, out);
     for (int64_t i = 0; i < header.n; i++)
         (*labels)[i] = ((uint8_t *)bytes)[i];
     *n = header.n;

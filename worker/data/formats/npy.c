@@ -365,7 +365,7 @@ static ps_err npy_read_labels(ps_source *source, const ps_npy_header *header,
     const int64_t n = header->shape[0];
     PS_TRY(npy_check_labels(source, header));
     PS_TRY(read_items(source, header, 1, &items));
-    ps_err err = ps_mem_zalloc(labels, (size_t)n, sizeof **labels, "labels");
+    ps_err err = PS_NEW(labels, (size_t)n, "labels");
     for (int64_t i = 0; i < n && err == PS_OK; i++) {
         const int64_t v = npy_integer_at(items, i, header->type, header->item_bytes);
         const bool ignored = wanted->may_be_ignored && v == wanted->ignore_index;
@@ -432,8 +432,7 @@ static ps_err read_targets(ps_source *source, const ps_npy_header *header,
     const int64_t columns = header->n_dims == 2 ? header->shape[1] : 1;
     PS_TRY(read_items(source, header, columns, &items));
     const int64_t count = header->shape[0] * columns;
-    ps_err err = ps_mem_zalloc(&set->targets, (size_t)count, sizeof *set->targets,
-                               "numbers to compare with");
+    ps_err err = PS_NEW(&set->targets, (size_t)count, "numbers to compare with");
     set->n_targets = columns;
     for (int64_t i = 0; i < count && err == PS_OK; i++) {
         const double v = number_at(items, i, header);

@@ -108,8 +108,8 @@ static ps_err take_categories(const char *where, const json_t *names,
     const size_t n = json_array_size(names);
     if (!json_is_array(names) || json_array_size(shares) != n || n > MOST_INPUTS)
         return bad_text(where, "categories and shares differ");
-    PS_TRY(ps_mem_zalloc(&c->categories.names, n, sizeof *c->categories.names, where));
-    PS_TRY(ps_mem_zalloc(&c->shares, n, sizeof *c->shares, where));
+    PS_TRY(PS_NEW(&c->categories.names, n, where));
+    PS_TRY(PS_NEW(&c->shares, n, where));
     for (size_t k = 0; k < n; k++) {
         const char *name = json_string_value(json_array_get(names, k));
         if (!name) return bad_text(where, "a category is no text");
@@ -142,7 +142,7 @@ static ps_err take_columns(const char *where, const json_t *list, ps_column **ou
                            int64_t *n)
 {
     if (!json_is_array(list)) return bad_text(where, "it has no columns");
-    PS_TRY(ps_mem_zalloc(out, json_array_size(list), sizeof **out, where));
+    PS_TRY(PS_NEW(out, json_array_size(list), where));
     for (size_t i = 0; i < json_array_size(list); i++) {
         *n = (int64_t)i + 1; // counted first: what it has is freed in any case
         PS_TRY(take_column(where, json_array_get(list, i), &(*out)[i]));
@@ -157,7 +157,7 @@ ps_err ps_preprocessing_parse(const char *where, const char *text, ps_preprocess
     *out = NULL;
     json_t *root = json_loads(text, 0, &error);
     if (!root) return bad_text(where, error.text);
-    ps_err err = ps_mem_zalloc(&p, 1, sizeof *p, where);
+    ps_err err = PS_NEW(&p, 1, where);
     if (err == PS_OK) {
         p->named = json_is_true(json_object_get(root, "named"));
         p->classes = json_is_true(json_object_get(root, "classes"));

@@ -41,7 +41,7 @@ ps_err ps_sample_file_open(const char *path, uint64_t from, int64_t n, int64_t c
     uint64_t bytes = 0;
     ps_err err = PS_OK;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&f, 1, sizeof *f, path));
+    PS_TRY(PS_NEW(&f, 1, path));
     *f = (ps_sample_file){.offset = from, .count = count, .item_bytes = item_bytes};
     // O_NONBLOCK: a FIFO of that name must not hang us; regular files don't mind.
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -59,7 +59,7 @@ fail:
 ps_err ps_sample_file_of(int fd, const char *name, int64_t count, size_t more,
                          ps_sample_file **out)
 {
-    ps_err err = ps_mem_zalloc(out, 1, sizeof **out, name);
+    ps_err err = PS_NEW(out, 1, name);
     if (err != PS_OK) {
         close(fd);
         return err;
@@ -89,7 +89,7 @@ size_t ps_sample_file_room(const ps_sample_file *f)
 
 ps_err ps_sample_file_keep(ps_sample_file *f, const int64_t *rows, int64_t n)
 {
-    PS_TRY(ps_mem_zalloc(&f->kept, (size_t)n, sizeof *f->kept, f->path));
+    PS_TRY(PS_NEW(&f->kept, (size_t)n, f->path));
     memcpy(f->kept, rows, (size_t)n * sizeof *rows);
     return PS_OK;
 }

@@ -160,7 +160,7 @@ ps_err ps_dataset_keep(ps_dataset *set, const int64_t *rows, int64_t n)
 {
     const size_t element = set->is_float ? sizeof(float) : 1;
     int64_t *places;
-    PS_TRY(ps_mem_zalloc(&places, (size_t)n, sizeof *places, "places of samples"));
+    PS_TRY(PS_NEW(&places, (size_t)n, "places of samples"));
     for (int64_t i = 0; i < n; i++)
         places[i] = ps_dataset_place(set, rows[i]);
     free(set->rows);
@@ -301,7 +301,7 @@ ps_err ps_dataset_check_ids(const ps_dataset *set, int64_t columns)
 
 ps_err ps_dataset_labels_to_targets(ps_dataset *set)
 {
-    PS_TRY(ps_mem_zalloc(&set->targets, (size_t)set->n, sizeof *set->targets, "targets"));
+    PS_TRY(PS_NEW(&set->targets, (size_t)set->n, "targets"));
     for (int64_t i = 0; i < set->n; i++)
         set->targets[i] = (float)set->labels[i];
     set->n_targets = 1;

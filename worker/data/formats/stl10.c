@@ -43,7 +43,7 @@ static ps_err stl10_read_labels(const char *path, ps_dataset *out)
                                "%s has %" PRIu64 " labels for %" PRId64 " images", path,
                                n, out->n),
                     err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(&out->labels, n, sizeof *out->labels, "labels"), err, out);
+    PS_TRY_GOTO(PS_NEW(&out->labels, n, "labels"), err, out);
     for (uint64_t i = 0; i < n; i++) {
         int label = ((uint8_t *)bytes)[i];
         if (label < 1 || label > 10)

@@ -131,8 +131,7 @@ ps_err ps_synthetic_make(const ps_synthetic_spec *spec, ps_dataset *out)
         random_bytes(spec->seed, STREAM_PATTERN, (uint64_t)k, patterns + k * cells,
                      cells);
     PS_TRY_GOTO(ps_mem_zalloc(&out->values, bytes, 1, "synthetic data"), err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(&out->labels, (size_t)n, sizeof *out->labels, "labels"),
-                err, out);
+    PS_TRY_GOTO(PS_NEW(&out->labels, (size_t)n, "labels"), err, out);
     out->n = n;
     out->dims = *dims;
     out->n_classes = n_classes;
@@ -211,15 +210,14 @@ ps_err ps_synthetic_clicks(const ps_synthetic_spec *spec, ps_dataset *out)
                         .is_float = true,
                         .n_ids = PS_CRITEO_IDS,
                         .n_classes = 2};
-    PS_TRY_GOTO(ps_mem_zalloc(&factors, PS_CRITEO_IDS * CLICK_IDS * FACTORS,
-                              sizeof *factors, "clicks"),
-                err, out);
+    PS_TRY_GOTO(PS_NEW(&factors, PS_CRITEO_IDS * CLICK_IDS * FACTORS, "clicks"), err,
+                out);
     PS_TRY_GOTO(
         ps_mem_zalloc(&out->values, n, PS_CRITEO_COUNTS * sizeof(float), "clicks"), err,
         out);
     PS_TRY_GOTO(ps_mem_zalloc(&out->ids, n, PS_CRITEO_IDS * sizeof *out->ids, "clicks"),
                 err, out);
-    PS_TRY_GOTO(ps_mem_zalloc(&out->labels, n, sizeof *out->labels, "labels"), err, out);
+    PS_TRY_GOTO(PS_NEW(&out->labels, n, "labels"), err, out);
     clicks_draw_factors(spec->seed, factors);
     for (int64_t i = 0; i < spec->n; i++) {
         random_bytes(spec->seed, STREAM_SAMPLES + spec->split, (uint64_t)i,

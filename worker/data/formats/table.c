@@ -45,7 +45,7 @@ static ps_err texts_grow(ps_texts *t)
     t->room = n_slots / 2;
     free(t->slots);
     t->n_slots = 0;
-    PS_TRY(ps_mem_zalloc(&t->slots, (size_t)n_slots, sizeof *t->slots, "texts"));
+    PS_TRY(PS_NEW(&t->slots, (size_t)n_slots, "texts"));
     t->n_slots = n_slots;
     for (int64_t i = 0; i < t->names.n; i++)
         *texts_slot(t, t->names.names[i]) = i + 1;
@@ -72,7 +72,7 @@ static const char temporary_name[] = "data.stream: the temporary file of a table
 ps_err ps_table_init(ps_table *t, int64_t n_columns, const char *folder)
 {
     *t = (ps_table){.n_columns = n_columns, .fd = -1};
-    PS_TRY(ps_mem_zalloc(&t->columns, (size_t)n_columns, sizeof *t->columns, "columns"));
+    PS_TRY(PS_NEW(&t->columns, (size_t)n_columns, "columns"));
     if (folder) PS_TRY(ps_data_temporary(folder, &t->fd));
     return PS_OK;
 }
@@ -159,7 +159,7 @@ ps_err ps_table_end(ps_table *t)
 ps_err ps_table_keep(ps_table *t, const int64_t *rows, int64_t n)
 {
     int64_t *kept;
-    PS_TRY(ps_mem_zalloc(&kept, (size_t)n, sizeof *kept, "the lines of a table"));
+    PS_TRY(PS_NEW(&kept, (size_t)n, "the lines of a table"));
     for (int64_t i = 0; i < n; i++)
         kept[i] = t->rows ? t->rows[rows[i]] : rows[i];
     free(t->rows);

@@ -146,9 +146,8 @@ static ps_err fit_take_categories(const category *list, int64_t n, int64_t *plac
                                   ps_column *c)
 {
     int64_t all = 0;
-    PS_TRY(ps_mem_zalloc(&c->categories.names, (size_t)n, sizeof *c->categories.names,
-                         "categories"));
-    PS_TRY(ps_mem_zalloc(&c->shares, (size_t)n, sizeof *c->shares, "categories"));
+    PS_TRY(PS_NEW(&c->categories.names, (size_t)n, "categories"));
+    PS_TRY(PS_NEW(&c->shares, (size_t)n, "categories"));
     for (int64_t i = 0; i < n; i++)
         all += list[i].count;
     for (int64_t i = 0; i < n; i++) {
@@ -197,8 +196,8 @@ static ps_err fit_categories(ps_table *t, int64_t k, const ps_wanted *w, ps_enco
     int64_t *counts = NULL;
     PS_TRY(number_texts(t, k, w));
     const size_t n = (size_t)t->columns[k].seen.names.n;
-    ps_err err = ps_mem_zalloc(&list, n, sizeof *list, "categories");
-    if (err == PS_OK) err = ps_mem_zalloc(&counts, n, sizeof *counts, "categories");
+    ps_err err = PS_NEW(&list, n, "categories");
+    if (err == PS_OK) err = PS_NEW(&counts, n, "categories");
     if (err == PS_OK) err = sort_texts(t, k, how, list, counts, c);
     free(list);
     free(counts);
@@ -386,10 +385,8 @@ static ps_err fit_table(ps_table *t, const ps_config_data *data, const ps_wanted
                         const column_sums *sums, ps_preprocessing *p)
 {
     PS_TRY(check_strays(t, data, sums));
-    PS_TRY(
-        ps_mem_zalloc(&p->columns, (size_t)t->n_inputs, sizeof *p->columns, "columns"));
-    PS_TRY(
-        ps_mem_zalloc(&p->targets, (size_t)t->n_targets, sizeof *p->targets, "targets"));
+    PS_TRY(PS_NEW(&p->columns, (size_t)t->n_inputs, "columns"));
+    PS_TRY(PS_NEW(&p->targets, (size_t)t->n_targets, "targets"));
     p->named = data->target[0] != '\0';
     p->classes = t->n_targets == 1 && !ps_wanted_numbers(w, t->n_targets);
     p->n_columns = t->n_inputs;
@@ -409,8 +406,8 @@ ps_err ps_table_fit(ps_table *t, const ps_config_data *data, const ps_wanted *wa
     ps_preprocessing *p = NULL;
     *out = NULL;
     PS_TRY(check_answers(t, wanted));
-    ps_err err = ps_mem_zalloc(&sums, (size_t)t->n_columns, sizeof *sums, "columns");
-    if (err == PS_OK) err = ps_mem_zalloc(&p, 1, sizeof *p, "the preprocessing");
+    ps_err err = PS_NEW(&sums, (size_t)t->n_columns, "columns");
+    if (err == PS_OK) err = PS_NEW(&p, 1, "the preprocessing");
     if (err == PS_OK) err = sum_table(t, wanted, sums);
     if (err == PS_OK) err = fit_table(t, data, wanted, sums, p);
     free(sums);
@@ -443,12 +440,11 @@ static ps_err make_answers(const ps_table *t, const ps_preprocessing *p, ps_data
         out->answered &= t->columns[t->n_inputs + k].n_missing == 0;
     if (out->answered && !p->classes) {
         out->n_targets = t->n_targets;
-        return ps_mem_zalloc(&out->targets, n * (size_t)t->n_targets,
-                             sizeof *out->targets, "targets");
+        return PS_NEW(&out->targets, n * (size_t)t->n_targets, "targets");
     }
     if (p->classes && p->targets[0].categories.n > 0)
         PS_TRY(ps_class_names_copy(&p->targets[0].categories, &out->names));
-    return ps_mem_zalloc(&out->labels, n, sizeof *out->labels, "labels");
+    return PS_NEW(&out->labels, n, "labels");
 }
 
 static int64_t count_keys(const ps_table *t)
@@ -464,8 +460,8 @@ static ps_err make_keys(const ps_table *t, ps_dataset *out)
 {
     const int64_t first = t->n_inputs + t->n_targets, n = count_keys(t);
     if (n == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&out->key_names.names, (size_t)n, sizeof(char *), "keys"));
-    PS_TRY(ps_mem_zalloc(&out->keys.names, (size_t)(n * t->n), sizeof(char *), "keys"));
+    PS_TRY(PS_NEW(&out->key_names.names, (size_t)n, "keys"));
+    PS_TRY(PS_NEW(&out->keys.names, (size_t)(n * t->n), "keys"));
     for (int64_t k = 0; k < n; k++) {
         PS_TRY(ps_mem_strdup(&out->key_names.names[k], t->columns[first + k].name));
         out->key_names.n++;
@@ -502,7 +498,7 @@ ps_err ps_table_samples(ps_table *t, const ps_preprocessing *p, ps_dataset *out)
     ps_err err = make_answers(t, p, out);
     if (err == PS_OK) err = make_keys(t, out);
     if (err == PS_OK) err = fill_samples(t, p, out);
-    if (err == PS_OK) err = ps_mem_zalloc(&out->table, 1, sizeof *out->table, "a table");
+    if (err == PS_OK) err = PS_NEW(&out->table, 1, "a table");
     if (err != PS_OK) {
         ps_dataset_fini(out);
         return err;
@@ -598,7 +594,7 @@ ps_err ps_table_order(ps_table *t, int64_t *rows)
 {
     ordered_line *list;
     const int64_t k = t->n_columns - 1; // the only one of its use stands last
-    PS_TRY(ps_mem_zalloc(&list, (size_t)t->n, sizeof *list, "the lines' order"));
+    PS_TRY(PS_NEW(&list, (size_t)t->n, "the lines' order"));
     ps_err err = list_values(t, k, list);
     if (err == PS_OK) err = doubt_order(t, k, list);
     if (err == PS_OK) qsort(list, (size_t)t->n, sizeof *list, by_value);

@@ -262,7 +262,7 @@ static ps_err skip_unreadable(const ps_config *cfg, ps_dataset *set)
     readable_pictures r = {0};
     ps_faulty_pictures f = {0};
     if (cfg->data.unreadable != PS_UNREADABLE_SKIP || set->n == 0) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&r.rows, (size_t)set->n, sizeof *r.rows, "pictures"));
+    PS_TRY(PS_NEW(&r.rows, (size_t)set->n, "pictures"));
     ps_err err = ps_faulty_pictures_find(
         &f, &cfg->data, set, ps_deadline_in_ms(UINT64_MAX), note_readable, &r);
     if (err == PS_OK && f.broken.n == set->n)
@@ -383,10 +383,10 @@ ps_err ps_dataset_of_picture(const ps_config *cfg, const char *path, const ps_di
     memset(out, 0, sizeof *out);
     PS_TRY(ps_picture_check_build());
     PS_TRY(set_picture_dims(cfg, want, &out->dims));
-    PS_TRY(ps_mem_zalloc(&out->files, 1, sizeof *out->files, "a picture"));
+    PS_TRY(PS_NEW(&out->files, 1, "a picture"));
     out->n = 1;
     PS_TRY(ps_mem_strdup(&out->files[0], path));
-    return ps_mem_zalloc(&out->labels, 1, sizeof *out->labels, "a label");
+    return PS_NEW(&out->labels, 1, "a label");
 }
 
 /* --- names of classes ----------------------------------------------------------------
@@ -426,7 +426,7 @@ static ps_err choose_rows(const ps_config *cfg, ps_table *table, const uint64_t 
     const double share = ps_config_test_share(cfg);
     const char *by = cfg->data.test_by;
     bool *is_test;
-    PS_TRY(ps_mem_zalloc(&is_test, (size_t)n, sizeof *is_test, "the test part"));
+    PS_TRY(PS_NEW(&is_test, (size_t)n, "the test part"));
     ps_err err = PS_OK;
     if (strcmp(by, "random") == 0) {
         err = ps_test_part_random(keys, n, share, cfg->data.seed, is_test);
@@ -451,8 +451,8 @@ static ps_err keep_part(const ps_config *cfg, bool test, const ps_wanted *wanted
     const int64_t n = table ? table->n : set->n;
     int64_t *rows = NULL, kept = 0;
     uint64_t *keys = NULL;
-    ps_err err = ps_mem_zalloc(&rows, (size_t)n, sizeof *rows, "the test part");
-    if (err == PS_OK) err = ps_mem_zalloc(&keys, (size_t)n, sizeof *keys, "classes");
+    ps_err err = PS_NEW(&rows, (size_t)n, "the test part");
+    if (err == PS_OK) err = PS_NEW(&keys, (size_t)n, "classes");
     if (err == PS_OK && table) err = ps_table_classes(table, wanted, keys);
     for (int64_t i = 0; i < n && err == PS_OK && !table && set->labels; i++)
         keys[i] = (uint64_t)(uint32_t)set->labels[i];
@@ -469,7 +469,7 @@ static ps_err keep_range(ps_table *table, const ps_data_spec *spec)
     int64_t *rows;
     const int64_t n = spec->last - spec->first + 1;
     PS_TRY(ps_dataset_check_range(table->n, spec->first, spec->last));
-    PS_TRY(ps_mem_zalloc(&rows, (size_t)n, sizeof *rows, "the range"));
+    PS_TRY(PS_NEW(&rows, (size_t)n, "the range"));
     for (int64_t i = 0; i < n; i++)
         rows[i] = spec->first + i;
     const ps_err err = ps_table_keep(table, rows, n);
@@ -735,7 +735,7 @@ static ps_err doubt_missing_classes(int64_t n, ps_dataset *out)
     const int64_t classes = out->names.n > n ? out->names.n : n;
     int64_t missing = 0, first = 0;
     if (!out->labels || classes < 1) return PS_OK;
-    PS_TRY(ps_mem_zalloc(&has, (size_t)classes, sizeof *has, "classes"));
+    PS_TRY(PS_NEW(&has, (size_t)classes, "classes"));
     for (int64_t i = 0; i < out->n; i++)
         if (out->labels[i] >= 0 && out->labels[i] < classes) has[out->labels[i]] = true;
     for (int64_t k = classes; k-- > 0;)

@@ -73,9 +73,9 @@ static ps_err init_evaluation(ps_epoch *epoch, const ps_loader_options *o)
     epoch->n = o->n;
     epoch->n_batches = (o->n + each - 1) / each;
     size_t n = (size_t)o->n, n_batches = (size_t)epoch->n_batches;
-    PS_TRY(ps_mem_zalloc(&epoch->indices, n, sizeof *epoch->indices, "indices"));
-    PS_TRY(ps_mem_zalloc(&epoch->positions, n, sizeof *epoch->positions, "indices"));
-    PS_TRY(ps_mem_zalloc(&epoch->batches, n_batches, sizeof *epoch->batches, "batches"));
+    PS_TRY(PS_NEW(&epoch->indices, n, "indices"));
+    PS_TRY(PS_NEW(&epoch->positions, n, "indices"));
+    PS_TRY(PS_NEW(&epoch->batches, n_batches, "batches"));
     for (int64_t i = 0; i < o->n; i++) {
         epoch->indices[i] = o->begin + i;
         epoch->positions[i] = (uint32_t)(o->begin + i);
@@ -293,12 +293,9 @@ static ps_err init_filler(ps_loader *l, filler *f)
             ps_mem_zalloc(&f->sample, ps_sample_file_room(set->stream), 1, "a sample"));
     if (set->table != NULL) {
         PS_TRY(ps_mem_zalloc(&f->sample, (size_t)l->sample_bytes, 1, "a sample"));
-        PS_TRY(ps_mem_zalloc(&f->cells, (size_t)set->table->n_columns, sizeof *f->cells,
-                             "a line"));
+        PS_TRY(PS_NEW(&f->cells, (size_t)set->table->n_columns, "a line"));
     }
-    if (loader_mixes(l))
-        PS_TRY(
-            ps_mem_zalloc(&f->last, (size_t)l->input_count, sizeof *f->last, "a sample"));
+    if (loader_mixes(l)) PS_TRY(PS_NEW(&f->last, (size_t)l->input_count, "a sample"));
     return ps_transform_init(&f->transform, &config, &set->dims, set->is_float,
                              l->o.input, l->o.sampler != NULL, l->o.mend);
 }
@@ -306,8 +303,7 @@ static ps_err init_filler(ps_loader *l, filler *f)
 static ps_err init_fillers(ps_loader *l)
 {
     int64_t channels;
-    PS_TRY(
-        ps_mem_zalloc(&l->fillers, (size_t)l->n_fillers, sizeof *l->fillers, "threads"));
+    PS_TRY(PS_NEW(&l->fillers, (size_t)l->n_fillers, "threads"));
     for (int i = 0; i < l->n_fillers; i++)
         PS_TRY(init_filler(l, &l->fillers[i]));
     l->keeps_bytes = l->o.bytes && !loader_mixes(l) &&
@@ -329,10 +325,9 @@ static ps_err init_answers(const ps_loader *l, ps_loaded *loaded)
     const ps_dataset *set = l->o.dataset;
     const size_t n = (size_t)l->o.max_batch;
     const size_t each = loader_mixes(l) ? (size_t)l->o.classes : (size_t)set->n_targets;
-    if (!set->targets)
-        PS_TRY(ps_mem_zalloc(&loaded->labels, n, sizeof *loaded->labels, "labels"));
+    if (!set->targets) PS_TRY(PS_NEW(&loaded->labels, n, "labels"));
     if (!set->targets && !loader_mixes(l)) return PS_OK;
-    return ps_mem_zalloc(&loaded->targets, n * each, sizeof *loaded->targets, "targets");
+    return PS_NEW(&loaded->targets, n * each, "targets");
 }
 
 static ps_err init_slots(ps_loader *l)
@@ -341,7 +336,7 @@ static ps_err init_slots(ps_loader *l)
     if (__builtin_mul_overflow(n * sizeof(float), (size_t)l->input_count, &x_bytes))
         return ps_err_set(PS_ERR_ARG, "data.batch: a batch of %" PRId64 " is too large",
                           l->o.max_batch);
-    PS_TRY(ps_mem_zalloc(&l->slots, (size_t)l->n_slots, sizeof *l->slots, "batches"));
+    PS_TRY(PS_NEW(&l->slots, (size_t)l->n_slots, "batches"));
     for (int i = 0; i < l->n_slots; i++) {
         ps_loaded *loaded = &l->slots[i].loaded;
         if (l->keeps_bytes)
@@ -350,10 +345,8 @@ static ps_err init_slots(ps_loader *l)
             PS_TRY(ps_mem_zalloc_aligned(&loaded->x, x_bytes, "a batch"));
         PS_TRY(init_answers(l, loaded));
         if (l->o.columns > 0)
-            PS_TRY(ps_mem_zalloc(&loaded->ids, n * (size_t)l->o.columns,
-                                 sizeof *loaded->ids, "ids"));
-        PS_TRY(
-            ps_mem_zalloc(&loaded->positions, n, sizeof *loaded->positions, "positions"));
+            PS_TRY(PS_NEW(&loaded->ids, n * (size_t)l->o.columns, "ids"));
+        PS_TRY(PS_NEW(&loaded->positions, n, "positions"));
     }
     return PS_OK;
 }
@@ -381,7 +374,7 @@ ps_err ps_loader_create(const ps_loader_options *o, ps_loader **out)
     *out = NULL;
     PS_TRY(loader_check(o));
     ps_loader *l = NULL;
-    PS_TRY(ps_mem_zalloc(&l, 1, sizeof *l, "the loader"));
+    PS_TRY(PS_NEW(&l, 1, "the loader"));
     const ps_dataset *set = o->dataset;
     l->o = *o;
     l->n_batches = -1;

@@ -174,7 +174,7 @@ static ps_err take_indices(ps_epoch *epoch, const ps_sampler_options *o, uint64_
         return PS_OK;
     }
     int64_t *order = NULL;
-    PS_TRY(ps_mem_zalloc(&order, (size_t)o->n_samples, sizeof *order, "the permutation"));
+    PS_TRY(PS_NEW(&order, (size_t)o->n_samples, "the permutation"));
     ps_mt19937 generator;
     ps_mt19937_seed(&generator, o->seed + number);
     ps_randperm(&generator, o->n_samples, order);
@@ -193,13 +193,9 @@ ps_err ps_epoch_init(ps_epoch *epoch, const ps_sampler_options *o, uint64_t numb
     epoch->n = rank_samples(o, total);
     epoch->n_batches = ps_sampler_epoch_batches(o, number);
     size_t n = (size_t)epoch->n, n_batches = (size_t)epoch->n_batches;
-    PS_TRY_GOTO(ps_mem_zalloc(&epoch->indices, n, sizeof *epoch->indices, "indices"), err,
-                fail);
-    PS_TRY_GOTO(ps_mem_zalloc(&epoch->positions, n, sizeof *epoch->positions, "indices"),
-                err, fail);
-    PS_TRY_GOTO(
-        ps_mem_zalloc(&epoch->batches, n_batches, sizeof *epoch->batches, "batches"), err,
-        fail);
+    PS_TRY_GOTO(PS_NEW(&epoch->indices, n, "indices"), err, fail);
+    PS_TRY_GOTO(PS_NEW(&epoch->positions, n, "indices"), err, fail);
+    PS_TRY_GOTO(PS_NEW(&epoch->batches, n_batches, "batches"), err, fail);
     if (equal_batches(o))
         cut_equal(epoch, o, first);
     else

@@ -38,7 +38,7 @@ ps_err ps_test_part_random(const uint64_t *keys, int64_t n, double share, uint64
 {
     drawn_sample *all;
     double due = 0.5;
-    PS_TRY(ps_mem_zalloc(&all, (size_t)n, sizeof *all, "the test part"));
+    PS_TRY(PS_NEW(&all, (size_t)n, "the test part"));
     for (int64_t i = 0; i < n; i++)
         all[i] = (drawn_sample){keys[i], draw_of(seed, i), i};
     qsort(all, (size_t)n, sizeof *all, by_key);

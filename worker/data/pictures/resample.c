@@ -148,7 +148,7 @@ static ps_err reserve_sums(ps_resampler *r, int64_t n)
     free(r->sums);
     r->sums = NULL;
     r->n_sums = 0;
-    PS_TRY(ps_mem_zalloc(&r->sums, (size_t)n, sizeof *r->sums, "a picture's resizing"));
+    PS_TRY(PS_NEW(&r->sums, (size_t)n, "a picture's resizing"));
     r->n_sums = n;
     return PS_OK;
 }

@@ -106,9 +106,9 @@ static ps_err init_normalise(ps_transform *t, const ps_config_data *config)
                           " (the means, then the stds)",
                           list->n, channels, 2 * channels);
     size_t n = (size_t)channels;
-    PS_TRY(ps_mem_zalloc(&t->mean, n, sizeof(float), "means"));
-    PS_TRY(ps_mem_zalloc(&t->std, n, sizeof(float), "standard deviations"));
-    PS_TRY(ps_mem_zalloc(&t->table, n * 256, sizeof(float), "pixel values"));
+    PS_TRY(PS_NEW(&t->mean, n, "means"));
+    PS_TRY(PS_NEW(&t->std, n, "standard deviations"));
+    PS_TRY(PS_NEW(&t->table, n * 256, "pixel values"));
     for (int64_t c = 0; c < channels; c++) {
         t->mean[c] = normal_of(list, 0, c, channels);
         t->std[c] = normal_of(list, 1, c, channels);
@@ -137,10 +137,10 @@ static ps_err init_resize(ps_transform *t)
 {
     size_t w = (size_t)t->resized.w;
     size_t count = (size_t)(t->resized.c * t->resized.h) * w;
-    PS_TRY(ps_mem_zalloc(&t->image, count, sizeof(float), "the resized image"));
-    PS_TRY(ps_mem_zalloc(&t->row, w, sizeof(float), "a row"));
-    PS_TRY(ps_mem_zalloc(&t->left, w, sizeof *t->left, "columns"));
-    PS_TRY(ps_mem_zalloc(&t->weight, w, sizeof(float), "columns"));
+    PS_TRY(PS_NEW(&t->image, count, "the resized image"));
+    PS_TRY(PS_NEW(&t->row, w, "a row"));
+    PS_TRY(PS_NEW(&t->left, w, "columns"));
+    PS_TRY(PS_NEW(&t->weight, w, "columns"));
     float scale = (float)t->from.w / (float)t->resized.w;
     for (int64_t x = 0; x < t->resized.w; x++)
         t->weight[x] = source_index(scale, x, t->from.w, &t->left[x]);

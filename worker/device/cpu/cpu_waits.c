@@ -58,7 +58,7 @@ static void *sleepers_main(void *arg)
 
 ps_err ps_cpu_sleepers_create(int threads, ps_cpu_sleepers **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "sleepers"));
+    PS_TRY(PS_NEW(out, 1, "sleepers"));
     const int spare = omp_get_num_procs() - threads;
     (*out)->n = spare > 0 ? 2 + spare : 2; // the first of each loop is not counted
     sem_init(&(*out)->counted, 0, 0);
@@ -160,7 +160,7 @@ static void *waits_main(void *arg)
 ps_err ps_cpu_waits_start(int threads, ps_cpu_waits **out)
 {
     ps_cpu_waits *w;
-    PS_TRY(ps_mem_zalloc(&w, 1, sizeof *w, "waits"));
+    PS_TRY(PS_NEW(&w, 1, "waits"));
     w->threads = threads;
     pthread_mutex_init(&w->lock, NULL);
     ps_cond_init(&w->changed);

@@ -112,7 +112,7 @@ ps_err ps_dnnl_md_create_as(const char *who, int n_dims, const dnnl_dims_t dims,
                             dnnl_data_type_t type, dnnl_format_tag_t tag,
                             ps_dnnl_md **out)
 {
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, who));
+    PS_TRY(PS_NEW(out, 1, who));
     dnnl_status_t s = dnnl_memory_desc_init_by_tag(*out, n_dims, dims, type, tag);
     if (s != dnnl_success) ps_dnnl_md_destroy(out);
     return ps_dnnl_check(s, who, "memory descriptor");

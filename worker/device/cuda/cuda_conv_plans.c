@@ -28,7 +28,7 @@ ps_err ps_cuda_conv_plans_create(ps_conv_library *library, ps_format format,
 {
     *out = NULL;
     if (!library) return PS_OK;
-    PS_TRY(ps_mem_zalloc(out, 1, sizeof **out, "convolutions"));
+    PS_TRY(PS_NEW(out, 1, "convolutions"));
     (*out)->library = library;
     (*out)->format = format;
     (*out)->channels_last = channels_last;

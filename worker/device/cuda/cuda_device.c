@@ -72,7 +72,7 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
                                         [PS_PRECISION_FP16] = PS_FORMAT_FP16};
     cuda_device *d = NULL;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
+    PS_TRY(PS_NEW(&d, 1, "device"));
     d->base.ops = &ps_cuda_device_ops;
     d->channels_last = options->channels_last;
     d->no_graphs = options->no_graphs;
@@ -121,7 +121,7 @@ static ps_err cuda_program_create(ps_device *device, const ps_program_options *o
     const cuda_device *d = (const cuda_device *)(const void *)device;
     cuda_program *p = NULL;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "program"));
+    PS_TRY(PS_NEW(&p, 1, "program"));
     *out = &p->base;
     p->base.device = device;
     p->options = *options;

@@ -32,8 +32,7 @@ ps_err ps_cuda_graphs_find(ps_cuda_graphs *g, ps_cuda_kind kind, ps_cuda_set **o
     for (int i = 0; i < PS_CUDA_SETS && !g->off && !*out; i++) {
         ps_cuda_set *s = &g->sets[i];
         if (s->kind.n == 0) {
-            PS_TRY(ps_mem_zalloc(&s->forward, 2 * (size_t)g->n_groups, sizeof *s->forward,
-                                 "graphs"));
+            PS_TRY(PS_NEW(&s->forward, 2 * (size_t)g->n_groups, "graphs"));
             s->backward = s->forward + g->n_groups;
             s->kind = kind;
         }

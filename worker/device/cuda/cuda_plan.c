@@ -498,7 +498,7 @@ static ps_err form_groups(ps_cuda_plan *p)
 {
     const ps_program_options *o = p->options;
     int n_steps = p->graph->n_nodes, first = first_with_parameters(p);
-    PS_TRY(ps_mem_zalloc(&p->groups, (size_t)n_steps, sizeof *p->groups, "model"));
+    PS_TRY(PS_NEW(&p->groups, (size_t)n_steps, "model"));
     ps_cuda_group *g = NULL;
     for (int i = n_steps - 1; i >= 0; i--) {
         bool full =
@@ -549,8 +549,8 @@ ps_err ps_cuda_plan_init(ps_cuda_plan *p, ps_gpu *gpu, ps_conv_library *library,
                         .kept = kept,
                         .options = options,
                         .graph = graph};
-    PS_TRY(ps_mem_zalloc(&p->values, (size_t)graph->n_edges, sizeof *p->values, "model"));
-    PS_TRY(ps_mem_zalloc(&p->steps, (size_t)graph->n_nodes, sizeof *p->steps, "model"));
+    PS_TRY(PS_NEW(&p->values, (size_t)graph->n_edges, "model"));
+    PS_TRY(PS_NEW(&p->steps, (size_t)graph->n_nodes, "model"));
     PS_TRY(choose_layout(p, library, channels_last));
     PS_TRY(allocate_arenas(p));
     PS_TRY(allocate_values(p));

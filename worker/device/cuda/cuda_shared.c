@@ -56,8 +56,8 @@ static void cuda_sums_part(ps_device_sums *base)
 static ps_err cuda_sums_find(cuda_sums *s, const uint8_t *const *handles)
 {
     const size_t n = (size_t)s->n, bytes = n * sizeof *s->grads;
-    PS_TRY(ps_mem_zalloc(&s->grads, n, sizeof *s->grads, who));
-    PS_TRY(ps_mem_zalloc(&s->params, n, sizeof *s->params, who));
+    PS_TRY(PS_NEW(&s->grads, n, who));
+    PS_TRY(PS_NEW(&s->params, n, who));
     for (int i = 0; i < s->n; i++) {
         if (i == s->own) continue;
         PS_TRY(ps_gpu_map(s->gpu, handles[i], s->bytes, who, &s->grads[i]));
@@ -171,7 +171,7 @@ ps_err ps_cuda_shared_create(ps_gpu *gpu, const ps_device_sums_options *options,
     if (options->table->arena_count > PS_INDEX_MAX)
         return ps_err_set(PS_ERR_UNSUPPORTED, "the model has more parameters than 32-bit "
                                               "indices can address");
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, who));
+    PS_TRY(PS_NEW(&s, 1, who));
     s->base.ops = &cuda_sums_ops;
     s->gpu = gpu;
     s->shared.host_params = options->params;

@@ -485,7 +485,7 @@ static ps_err fill_ranges(cuda_stream *s)
     const ps_verdict verdict = {.scale = 1.0f};
     ps_gradnorm_range *ranges = NULL;
     uint64_t at = 0;
-    PS_TRY(ps_mem_zalloc(&ranges, s->n_blocks, sizeof *ranges, "exchange"));
+    PS_TRY(PS_NEW(&ranges, s->n_blocks, "exchange"));
     for (int i = 0; i < table->n_tensors; i++) {
         const ps_tensor *t = &table->tensors[i];
         for (uint64_t begin = 0; begin < t->count; begin += PS_GRADNORM_BLOCK) {
@@ -513,7 +513,7 @@ static ps_err cuda_stream_prepare_lamb(cuda_stream *s)
     if (!ps_lamb_on(s->at.optimizer)) return PS_OK;
     PS_TRY(ps_gpu_take(s->gpu, n * sizeof *s->ratios, who, &s->ratios));
     PS_TRY(ps_gpu_take(s->gpu, (n + 1) * sizeof *starts, who, &s->block_starts));
-    PS_TRY(ps_mem_zalloc(&starts, n + 1, sizeof *starts, "exchange"));
+    PS_TRY(PS_NEW(&starts, n + 1, "exchange"));
     for (size_t i = 0; i < n; i++)
         starts[i + 1] = starts[i] + (uint32_t)cuda_stream_blocks_of(&table->tensors[i]);
     ps_err err = ps_gpu_copy_in(s->gpu, PS_GPU_EXCHANGE, s->block_starts, starts,
@@ -564,7 +564,7 @@ ps_err ps_cuda_stream_create(ps_gpu *gpu, const ps_host_stream_options *options,
         return ps_err_set(PS_ERR_UNSUPPORTED,
                           "cuda: the model has more parameters than 32-bit indices "
                           "can address");
-    PS_TRY(ps_mem_zalloc(&s, 1, sizeof *s, "exchange"));
+    PS_TRY(PS_NEW(&s, 1, "exchange"));
     s->gpu = gpu;
     s->at = *options;
     s->resident.host_params = options->params;

@@ -126,7 +126,7 @@ ps_err ps_conv_library_open(const ps_conv_library_options *options, ps_conv_libr
 {
     *out = NULL;
     ps_conv_library *lib = NULL;
-    PS_TRY(ps_mem_zalloc(&lib, 1, sizeof *lib, "cuDNN"));
+    PS_TRY(PS_NEW(&lib, 1, "cuDNN"));
     lib->tf32 = options->tf32;
     ps_err err = open_library(lib, options);
     if (err == PS_OK)
@@ -491,7 +491,7 @@ ps_err ps_conv_plan_create(ps_conv_library *lib, const ps_conv_shape *shape,
 {
     ps_conv_plan *p = NULL;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "a convolution"));
+    PS_TRY(PS_NEW(&p, 1, "a convolution"));
     p->lib = lib;
     ps_err err = find_execution(p, shape, most_bytes);
     if (err == PS_OK && p->execution)

@@ -57,7 +57,7 @@ static ps_err cpu_open(const ps_device_options *options, ps_device **out)
     *out = NULL;
     ps_cpu_factors factors;
     PS_TRY(ps_cpu_factors_choose(options->precision, &factors));
-    PS_TRY(ps_mem_zalloc(&d, 1, sizeof *d, "device"));
+    PS_TRY(PS_NEW(&d, 1, "device"));
     d->base.ops = &ps_cpu_device_ops;
     d->library.winograd = options->winograd;
     d->library.factors = factors;
@@ -118,7 +118,7 @@ static ps_err run_for(cpu_program *p, int n, ps_cpu_run **out)
                           n, p->options.max_batch);
     if (!p->runs[n]) {
         ps_cpu_run *run = NULL;
-        PS_TRY(ps_mem_zalloc(&run, 1, sizeof *run, "model"));
+        PS_TRY(PS_NEW(&run, 1, "model"));
         ps_err err = ps_cpu_run_init(run, &p->options, &p->graph, n, &d->library,
                                      p->runs[p->options.max_batch]);
         if (err != PS_OK) {
@@ -138,12 +138,11 @@ static ps_err cpu_program_create(ps_device *device, const ps_program_options *op
     cpu_program *p = NULL;
     ps_cpu_run *run;
     *out = NULL;
-    PS_TRY(ps_mem_zalloc(&p, 1, sizeof *p, "program"));
+    PS_TRY(PS_NEW(&p, 1, "program"));
     *out = &p->base;
     p->base.device = device;
     p->options = *options;
-    ps_err err = ps_mem_zalloc(&p->runs, (size_t)options->max_batch + 1, sizeof *p->runs,
-                               "program");
+    ps_err err = PS_NEW(&p->runs, (size_t)options->max_batch + 1, "program");
     if (err == PS_OK) err = ps_model_graph_init(&p->graph, options->spec);
     if (err == PS_OK) err = run_for(p, options->max_batch, &run);
     if (err != PS_OK) cpu_program_destroy(out);

@@ -21,10 +21,8 @@ ps_err ps_cpu_run_init(ps_cpu_run *run, const ps_program_options *options,
                        const ps_cpu_run *other)
 {
     *run = (ps_cpu_run){.n = n, .options = options, .graph = graph, .library = library};
-    PS_TRY(ps_mem_zalloc(&run->values, (size_t)graph->n_edges, sizeof *run->values,
-                         "model"));
-    PS_TRY(
-        ps_mem_zalloc(&run->steps, (size_t)graph->n_nodes, sizeof *run->steps, "model"));
+    PS_TRY(PS_NEW(&run->values, (size_t)graph->n_edges, "model"));
+    PS_TRY(PS_NEW(&run->steps, (size_t)graph->n_nodes, "model"));
     return ps_cpu_plan(run, other);
 }
 
