@@ -1,4 +1,5 @@
 """psrun --convert FILE: a table of another program as a .csv file, which data.kind csv reads. By pandas."""
+import json
 import os
 
 from .errors import JobError
@@ -6,12 +7,15 @@ from .screen import tell
 
 # pandas' reader of each ending. Not pickles: whoever reads one runs what its author wrote.
 READERS = {".parquet": "read_parquet", ".feather": "read_feather", ".arrow": "read_feather", ".orc": "read_orc",
-           ".xlsx": "read_excel", ".xls": "read_excel", ".ods": "read_excel", ".json": "read_json",
-           ".jsonl": "read_json", ".dta": "read_stata", ".sav": "read_spss", ".sas7bdat": "read_sas",
-           ".html": "read_html", ".xml": "read_xml"}
+           ".xlsx": "read_excel", ".xls": "read_excel", ".ods": "read_excel", ".json": "", ".jsonl": "",
+           ".dta": "read_stata", ".sav": "read_spss", ".sas7bdat": "read_sas", ".html": "read_html", ".xml": "read_xml"}
+EXCEL = {"sheet_name": None, "dtype": object}  # texts of digits stay texts
 # Of these the first table is taken.
-SEVERAL = {".xlsx": {"sheet_name": None}, ".xls": {"sheet_name": None}, ".ods": {"sheet_name": None}, ".html": {}}
-MORE = {".jsonl": {"lines": True}}
+SEVERAL = {".xlsx": EXCEL, ".xls": EXCEL, ".ods": EXCEL, ".html": {}}
+# Whole numbers beside empty cells stay whole numbers: with pandas 2; with pandas 1, which has it for Parquet alone.
+WHOLE = ({"dtype_backend": "numpy_nullable"}, {"use_nullable_dtypes": True})
+NUMBERS = {".parquet", ".feather", ".arrow", ".orc", ".html", ".xml"}  # where pandas makes floats of them otherwise
+EXACT = 2 ** 53  # from here on floats do not tell all whole numbers apart
 
 
 def convert(args):
@@ -41,7 +45,9 @@ def convert(args):
 
 def _read(pandas, path, ending):
     try:
-        table = getattr(pandas, READERS[ending])(path, **SEVERAL.get(ending, {}), **MORE.get(ending, {}))
+        table = _read_json(pandas, path, ending) if not READERS[ending] else _read_exactly(pandas, path, ending)
+    except JobError:
+        raise
     except Exception as error:  # whatever a reader of pandas, or a library behind it, says
         text = str(error).strip() or type(error).__name__
         raise JobError(f"--convert {path}: {text.splitlines()[0]}") from None
@@ -55,7 +61,33 @@ def _read(pandas, path, ending):
         note = f"\nonly the first table, {names[0]}; others: {', '.join(map(str, names[1:]))}" if names[1:] else ""
     if not isinstance(table, pandas.DataFrame) or not len(table.columns):
         raise JobError(f"--convert {path}: holds no table")
-    return table, note
+    return table.infer_objects() if SEVERAL.get(ending) is EXCEL else table, note  # dates without a time
+
+
+def _read_json(pandas, path, ending):
+    """As it stands there. pandas' own reader makes dates of the numbers in a column "created_at", and rounds ids."""
+    with open(path, encoding="utf-8-sig") as f:
+        rows = [json.loads(line) for line in f if line.strip()] if ending == ".jsonl" else json.load(f)
+    return pandas.DataFrame(rows, dtype=object)
+
+
+def _read_exactly(pandas, path, ending):
+    """An id that is rounded would become another one's, without a word."""
+    read, more = getattr(pandas, READERS[ending]), SEVERAL.get(ending, {})
+    if ending not in NUMBERS:
+        return read(path, **more)
+    for whole in WHOLE:
+        try:
+            return read(path, **more, **whole)
+        except TypeError:  # this reader, or this pandas, does not know it
+            continue
+    table = read(path, **more)
+    for each in table if isinstance(table, list) else [table]:
+        for name, column in each.items():
+            if column.dtype == "float64" and column.isna().any() and column.abs().max() >= EXACT:
+                raise JobError(f'--convert {path}: column "{name}" has whole numbers of more than 15 digits beside empty '
+                               f"cells, which pandas {pandas.__version__} rounds: take pandas 2 or newer")
+    return table
 
 
 def _write(table, out):

@@ -284,6 +284,23 @@ class Tables(JobTest):
         self.assertIn("is there already", self.convert(self.path("a.json"))[1])
         self.assertEqual(self.convert(self.path("a.json"), "--overwrite")[0], 0)
 
+    @unittest.skipIf(importlib.util.find_spec("pandas") is None, "needs pandas")
+    def test_convert_keeps_what_stands_there(self):
+        """2^53 + 1 beside an empty cell is no float; a number in a column "created_at" is no date."""
+        rows = [{"id": 9007199254740993, "created_at": 1700000000, "zip": "01067"}, {"id": None, "created_at": 1, "zip": "7"}]
+        wanted = "id,created_at,zip\n9007199254740993,1700000000,01067\n,1,7\n"
+        self.file("a.json", json.dumps(rows))
+        self.file("b.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        for name in ("a.json", "b.jsonl"):
+            self.assertEqual(self.convert(self.path(name))[0], 0)
+            self.assertEqual(self.text_of(f"{name[0]}.csv"), wanted)
+        self.file("c.html", "<table><tr><th>id</th></tr><tr><td>9007199254740993</td></tr><tr><td></td></tr></table>")
+        code, said = self.convert(self.path("c.html"))
+        if code == 0:
+            self.assertEqual(self.text_of("c.csv").splitlines()[1], "9007199254740993")
+        else:  # pandas 1, or no parser of HTML
+            self.assertRegex(said, "which pandas 1|lxml|html5lib")
+
 
 if __name__ == "__main__":
     unittest.main()
