@@ -65,9 +65,10 @@ class Compare(BenchTest):
 
     @needs_torch
     def test_three_ways_from_the_same_weights(self):
-        self.bench("compare", "-s", 1, "-w", 2, "--rounds", 1, "--torch", TORCH, "--link-rate", 1, *self.JOB,
-                   "exchange.shm=off")
+        text = self.bench("compare", "-s", 1, "-w", 2, "--rounds", 1, "--torch", TORCH, "--link-rate", 1, *self.JOB,
+                          "exchange.shm=off")
         report = self.report("compare")
+        self.assertLessEqual(max(len(line) for line in text.splitlines() if not line.endswith("compare.json")), 80)
         self.assertEqual(list(report["modes"]), ["alone", "ps", "allreduce", "ddp"])
         loss = {m: report["modes"][m]["train_loss"]["median"] for m in ("ps", "allreduce", "ddp")}
         self.assertEqual(loss["ps"], loss["allreduce"])
