@@ -421,21 +421,19 @@ TEST(keys_are_the_columns_of_data_drop_alone)
 {
     static const char text[] = "id,when,x,y\na,2024.5,1,0\nb,2023,2,1\nc,2025,4,2\n";
     ps_config_data data = data_of("y\n");
-    ps_preprocessing *fitted = NULL;
     ps_dataset set, again;
     data.test_by = (char *)"when";
     for (int i = 0; i < 2; i++) {
         data.drop = (char *)(i == 0 ? "id\n" : "when\nid\n");
-        assert_ok(parse(text, &data, &classes, &fitted, &set));
-        assert_ok(parse(text, &data, &classes, &fitted, &again));
+        assert_ok(parse(text, &data, &classes, &set));
+        assert_ok(parse(text, &data, &classes, &again));
         assert_int_equal(again.key_names.n, 1 + i);
         assert_string_equal(again.key_names.names[i], "id");
         assert_int_equal(again.keys.n, 3 * (1 + i));
         assert_string_equal(again.keys.names[3 * (1 + i) - 1], "c");
         if (i == 1) assert_string_equal(again.keys.names[0], "2024.5");
         ps_dataset_fini(&again);
-        ps_dataset_fini(&set);
-        ps_preprocessing_destroy(&fitted);
+        done(&set);
     }
 }
 
