@@ -69,7 +69,7 @@ class RowJobs(RowTest):
         """One goes on without the other. Their log of members, as jobs that go on from the disk, gives the same."""
         faults = Faults(self.path("faults"), "member.here:1:hold", "worker/1@step.begun:8:kill")
         job = self.start_psrun("--verbose", "-s", "2", "-w", "2", self.job(), "job.workers=1..2", "recovery.wait_ms=100",
-                               env=dict(os.environ, **faults.env))
+                               "net.dead_after_ms=200000", env=dict(os.environ, **faults.env))
         faults.wait_for("member.here", job)  # the coordinator waits, until both workers ask
         wait_until(lambda: all(pid and cuts.connections(pid) for pid in (find_part(job.pid, "worker", r) for r in (0, 1))))
         faults.let_go("member.here")
