@@ -149,16 +149,17 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @through_host("both")
     def allreduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """tensors: a list; each becomes the reduction over all ranks."""
-        tensors, op = _listed(tensors), self._op(opts, "all_reduce")
+        op, given = self._op(opts, "all_reduce"), _listed(tensors)
+        tensors = _as_real(given) if op in (SUM, AVERAGE) else given
         if not tensors:
             raise InputError(f"rank {self.rank()}: all_reduce of no tensors")
         for tensor in tensors:
             self._check_reduced(tensor, op, "all_reduce")
         if all(self._is_for_servers(tensor, op) for tensor in tensors):
-            return self._reduce_by_servers(tensors, op)
+            return self._reduce_by_servers(tensors, op, given)
         keeps: "list[typing.Any]" = [tensors]
         begun = [self._all_reduce(tensor.detach(), op, keeps) for tensor in tensors if tensor.numel()]
-        return self._work(begun, keeps, "all_reduce", tensors)
+        return self._work(begun, keeps, "all_reduce", given)
 
     def allreduce_coalesced(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         return self.allreduce(tensors, opts)
@@ -545,9 +546,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         return (self.by_servers and self._together is None and tensor.dtype == torch.float32 and op in (SUM, AVERAGE)
                 and tensor.numel() >= SMALL and job.can_reduce())
 
-    def _reduce_by_servers(self, tensors: Tensors, op: int) -> Work:
+    def _reduce_by_servers(self, tensors: Tensors, op: int, given: Tensors) -> Work:
+        """given: the same, as the program has them."""
         back, self._back = self._back, None
-        result = tensors if back is None else _listed(back[0])
+        result = given if back is None else _listed(back[0])
         promise, lock = Promise(result, _pinned.devices_of(result) if back else None), threading.Lock()
         left, failed = len(tensors), False
 
@@ -572,6 +574,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
 def _listed(tensors: typing.Any) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _as_real(tensors: Tensors) -> Tensors:
+    """Complex numbers as pairs of real ones, in the same memory."""
+    return [torch.view_as_real(each.detach()) if isinstance(each, torch.Tensor) and each.is_complex() and not each.is_conj()
+            and each.layout == torch.strided else each for each in tensors]
 
 
 def _alone(value: typing.Any) -> typing.Any:

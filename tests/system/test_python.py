@@ -168,6 +168,9 @@ class Uses(PythonTest):
     def test_unused_parameters_in_ddp(self):
         self.fine("unused")
 
+    def test_complex_numbers(self):
+        self.fine("complex_numbers")
+
     def test_groups_frozen_unused_tied(self):
         self.fine("groups")
 

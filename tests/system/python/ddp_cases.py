@@ -98,7 +98,7 @@ def collectives():
     dist.broadcast_object_list(thing, 0)
     assert thing == [{"from": 0}], thing
     dist.barrier()
-    for wrong in (torch.ones(3, 4).t(), torch.ones(2, dtype=torch.complex64),
+    for wrong in (torch.ones(3, 4).t(), torch.ones(2, dtype=torch.complex64).conj(),
                   torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")):
         try:
             dist.group.WORLD.allreduce([wrong])
@@ -216,6 +216,48 @@ def unused():
             optimizer.step()
         weights.append(digest(model.module))
     assert weights[0] == weights[1], "other weights than with Gloo"
+    say("fine")
+    pstrain.shutdown()
+
+
+class Spectral(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(RANK)
+        self.first, self.last = nn.Linear(3, 40, dtype=torch.complex64), nn.Linear(40, 1)
+        self.register_buffer("phase", torch.full((40,), complex(1, RANK)))
+
+    def forward(self, x):
+        return self.last((self.first(x.to(torch.complex64)) * self.phase).abs())
+
+
+@case
+def complex_numbers():
+    """Parameters, buffers and collectives of complex numbers, as with Gloo."""
+    dist.init_process_group("pstrain")
+    gloo, weights = dist.new_group(backend="gloo"), []
+    try:
+        dist.broadcast(torch.ones(2, dtype=torch.complex64), 0, group=gloo)
+    except RuntimeError:  # older PyTorch's Gloo
+        gloo = None
+    for group in (gloo, None):
+        model = DDP(Spectral(), process_group=group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.rand(4, 3, generator=torch.Generator().manual_seed(10 * step + RANK))).sum().backward()
+            optimizer.step()
+        weights.append(digest(model.module))
+    assert weights[0] == weights[1], "other weights than with Gloo"
+    mine = torch.complex(torch.arange(3.0), torch.full((3,), float(RANK)))
+    for double in (False, True):
+        x = mine.to(torch.complex128 if double else torch.complex64, copy=True)
+        assert dist.group.WORLD.allreduce([x]).get_future().wait()[0].dtype == x.dtype
+        assert x.tolist() == [2 * n + 1j for n in range(3)], x
+        dist.broadcast(x.mul_(RANK), 1)
+        assert x.tolist() == [2 * n + 1j for n in range(3)], x
+        pstrain.broadcast(x.mul_(1 - RANK))
+        assert x.tolist() == [2 * n + 1j for n in range(3)], x
     say("fine")
     pstrain.shutdown()
 

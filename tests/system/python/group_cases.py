@@ -207,7 +207,7 @@ def odd_calls():
             (["reduce_scatter", "float64"], lambda: world._reduce_scatter_base(one, torch.ones(3 * SIZE).double())),
             (["all_gather", "do not fit"], lambda: world._allgather_base(torch.ones(4), one)),
             (["not contiguous"], lambda: dist.send(torch.ones(3, 2).t(), others()[0])),
-            (["of all_reduce", "is complex"], lambda: world.allreduce([torch.ones(2, dtype=torch.complex64)]))):
+            (["of all_reduce", "is complex"], lambda: world.allreduce([torch.ones(2, dtype=torch.complex64)], dist.ReduceOp.MAX))):
         refused(pstrain.InputError, words, call)
     alone = [dist.new_group([r]) for r in range(SIZE)][RANK]
     for call in (lambda: alone.send([one], 0, 0), lambda: alone.recv([one], 0, 0), lambda: alone.recv_anysource([one], 0)):
