@@ -166,10 +166,10 @@ IN_FOLDER(a_link_that_leads_nowhere_is_no_missing_test_set)
                  "t10k-images-idx3-ubyte: No such");
 }
 
-static void check_path(const char *folder, const char *name, const char *path)
+static void check_path(const char *parent, const char *name, const char *path)
 {
     char *out;
-    assert_ok(ps_data_path(folder, name, &out));
+    assert_ok(ps_data_path(parent, name, &out));
     assert_string_equal(out, path);
     free(out);
 }
