@@ -82,7 +82,10 @@ def read_losses(path):
             records = [json.loads(line) for line in f]
     except (OSError, ValueError) as error:
         raise JobError(f"cannot read the losses {path}: {error}") from error
-    return [r["loss_mean"] for r in records if "loss_mean" in r]
+    steps = [r for r in records if "loss_mean" in r]
+    if any(r["step"] != i for i, r in enumerate(steps, 1)):  # each has its rate by its place
+        raise JobError(f"{path} lacks the losses of some steps: the disk had no room for them")
+    return [r["loss_mean"] for r in steps]
 
 
 def settings(args):

@@ -1,11 +1,13 @@
 """psrun --find-lr: the learning rate range test, its table, its plot, and what it refuses."""
 import math
+import tempfile
 import unittest
 from pathlib import Path
 from xml.etree import ElementTree
 
 from jobs import DIGITS, ROOT, JobTest
 from psrunlib import find_lr
+from psrunlib.errors import JobError
 
 
 class Curves(unittest.TestCase):
@@ -28,6 +30,15 @@ class Curves(unittest.TestCase):
         self.assertEqual(len(find_lr.smooth([2.0] * 30 + [math.nan, 2.0])), 30)
         # Losses may be negative.
         self.assertEqual(len(find_lr.smooth([-2.0 - i for i in range(30)])), 30)
+
+    def test_losses_that_the_disk_had_no_room_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "metrics.jsonl")
+            path.write_text('{"step":1,"loss_mean":3}\n{"step":2,"loss_mean":null}\n{"step":2,"test_loss":1}\n')
+            self.assertEqual(find_lr.read_losses(path), [3, None])
+            path.write_text('{"step":1,"loss_mean":3}\n{"step":3,"loss_mean":2}\n')
+            with self.assertRaisesRegex(JobError, "lacks the losses of some steps"):
+                find_lr.read_losses(path)
 
     def test_the_plot(self):
         self.assertEqual(find_lr.ticks(0.0269, 1.41), [0.5, 1])
