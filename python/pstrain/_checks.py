@@ -36,6 +36,8 @@ def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype | None, ...]", an
         return f"is a {type(tensor).__name__}: give a torch.Tensor"
     if tensor.layout != torch.strided:
         return f"is sparse ({tensor.layout}): use .to_dense(), or sparse=False where it is made"
+    if tensor.is_conj():
+        return "is a conjugated view (.conj(), .mH): use .resolve_conj()"
     if tensor.is_complex() and tensor.dtype not in dtypes:
         return f"is complex ({tensor.dtype}): give its real view, torch.view_as_real"
     if not (tensor.is_cpu or gpu and tensor.is_cuda):
@@ -44,8 +46,6 @@ def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype | None, ...]", an
     if tensor.dtype not in dtypes:
         names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         return f"is {str(tensor.dtype).removeprefix('torch.')}: it has to be one of {names}"
-    if tensor.is_conj():
-        return "is a conjugated view (.conj(), .mH): use .resolve_conj()"
     if tensor.is_neg():
         return "is a view with the other sign (torch._neg_view, .conj().imag): use .resolve_neg()"
     if contiguous and not tensor.is_contiguous() and not (any_format and channels_last(tensor)):
