@@ -19,7 +19,8 @@ static void *join_main(void *arg)
     return NULL;
 }
 
-void *bare_open_socket(bare_job *b, const void *id, size_t bytes, const ps_secret *secret)
+void *bare_open_socket(bare_job *b, const void *id, size_t bytes, const ps_secret *secret,
+                       void **monitor)
 {
     const ps_zsock_options options = {.type = ZMQ_DEALER,
                                       .routing_id = id,
@@ -27,6 +28,7 @@ void *bare_open_socket(bare_job *b, const void *id, size_t bytes, const ps_secre
                                       .secret = secret};
     void *s;
     assert_ok(ps_zsock_open(b->context, &options, &s));
+    if (monitor) assert_ok(ps_zsock_monitor(b->context, s, "peer", monitor));
     assert_ok(ps_zsock_connect(s, NULL, b->roster->servers[0].endpoints[0]));
     return s;
 }
@@ -38,7 +40,7 @@ static void open_sockets(bare_job *b)
         uint8_t id[PS_WIRE_ID_BYTES];
         const ps_secret *secret = ps_member_secret(b->member[r]);
         ps_wire_id((uint32_t)r, secret, id);
-        b->socket[r] = bare_open_socket(b, id, sizeof id, secret);
+        b->socket[r] = bare_open_socket(b, id, sizeof id, secret, NULL);
     }
 }
 
@@ -132,12 +134,6 @@ ps_wire_header bare_answer(void *socket, void *out, size_t cap)
     if (cap > n) memset((char *)out + n, 0, cap - n);
     ps_wire_frames_close(&f);
     return h;
-}
-
-void bare_silence(void *socket)
-{
-    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
-    assert_int_equal(zmq_poll(&item, 1, 100), 0);
 }
 
 void bare_hello(bare_job *b, int rank)

@@ -28,9 +28,10 @@ void bare_open_with(bare_job *b, int workers, const char *const *sets, int n_set
 /* Ends the job, if it has not ended yet. */
 void bare_close(bare_job *b);
 
-/* Another connection to the shard; secret NULL: without a secret. */
-void *bare_open_socket(bare_job *b, const void *id, size_t bytes,
-                       const ps_secret *secret);
+/* Another connection to the shard; secret NULL: without a secret. monitor: of its
+ * connections; may be NULL. */
+void *bare_open_socket(bare_job *b, const void *id, size_t bytes, const ps_secret *secret,
+                       void **monitor);
 /* A chunk of one tensor that the job's codec encodes; *codec is that codec. */
 uint32_t bare_coded_chunk(const bare_job *b, ps_chunk_codec *codec);
 
@@ -45,8 +46,6 @@ void bare_send_chunk(bare_job *b, int kind, int rank, uint32_t chunk, uint64_t s
 
 /* Receives the next answer. Its payload, cut or zero-padded to cap bytes, goes to out. */
 ps_wire_header bare_answer(void *socket, void *out, size_t cap);
-/* Fails the test when there is an answer. */
-void bare_silence(void *socket);
 
 /* Sends HELLO and receives READY. */
 void bare_hello(bare_job *b, int rank);

@@ -41,6 +41,7 @@ static ps_err serve(test_job_server *s)
     ps_member *member = NULL;
     ps_err err = ps_member_join(&as, &member);
     if (err == PS_OK) err = ps_server_start(server, member);
+    s->server = server;
     if (err == PS_OK) err = ps_server_wait(server);
     snprintf(s->text, sizeof s->text, "%s", err == PS_OK ? "" : ps_err_message());
     if (err != PS_OK && member) ps_member_abort(member, err, s->text);

@@ -13,6 +13,7 @@ typedef struct test_job_server {
     struct test_job *job;
     int rank;
     pthread_t thread;
+    _Atomic(ps_server *) server; // while it runs
     ps_err err;
     char text[512];
     ps_shard_stats stats;

@@ -7,17 +7,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "../support/moved_clock.h"
 #include "check.h"
 #include "coord_elastic.h"
-
-static atomic_uint_least64_t ahead_ns; // of the clock by which the coordinator waits
-
-uint64_t __real_ps_clock_awake_ns(void);
-uint64_t __wrap_ps_clock_awake_ns(void);
-uint64_t __wrap_ps_clock_awake_ns(void)
-{
-    return __real_ps_clock_awake_ns() + atomic_load(&ahead_ns);
-}
 
 static atomic_int expected_here; // that many workers
 static sem_t asked, kept;        // whether these suffice; a place was kept for worker 0
@@ -58,7 +50,7 @@ static void let_it_wait(int workers)
     while (sem_trywait(&asked) == 0)
         ;
     await(&asked);
-    atomic_fetch_add(&ahead_ns, UINT64_C(2000000000));
+    test_move_clock(2000);
 }
 
 static void end_elastic(rig_part *p, int workers)

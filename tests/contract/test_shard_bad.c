@@ -3,6 +3,7 @@
  * members that break the rules end it. The peers are bare DEALER sockets. */
 #include <poll.h>
 
+#include "../support/sent_away.h"
 #include "bare_job.h"
 #include "check.h"
 
@@ -17,52 +18,67 @@ static void expect_error(void *socket, const char *part)
     if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);
 }
 
-/* A stranger that was refused may have lost its connection: then nothing is sent. */
-static void say(void *stranger, const void *header, size_t n, const void *payload,
-                size_t bytes)
+/* A stranger that was refused may have lost its connection: then nothing is sent. Returns
+ * how many messages are. */
+static int say(void *stranger, const void *header, size_t n, const void *payload,
+               size_t bytes)
 {
-    if (zmq_send(stranger, header, n, ZMQ_DONTWAIT | (payload ? ZMQ_SNDMORE : 0)) >= 0 &&
-        payload)
-        (void)zmq_send(stranger, payload, bytes, ZMQ_DONTWAIT);
+    if (zmq_send(stranger, header, n, ZMQ_DONTWAIT | (payload ? ZMQ_SNDMORE : 0)) < 0)
+        return 0;
+    return !payload || zmq_send(stranger, payload, bytes, ZMQ_DONTWAIT) >= 0;
 }
 
-static void say_header(void *stranger, const ps_wire_header *h, const void *payload,
-                       size_t bytes)
+static int say_header(void *stranger, const ps_wire_header *h, const void *payload,
+                      size_t bytes)
 {
     uint8_t header[PS_WIRE_HEADER_MAX];
     size_t n;
     ps_wire_encode(h, header, &n);
-    say(stranger, header, n, payload, bytes);
+    return say(stranger, header, n, payload, bytes);
 }
 
 /* Sends a gradient of 1000 in the name of worker 0 in every form of a message. None of
- * them is answered or counted. */
-static void say_everything(bare_job *b, void *stranger)
+ * them is to be answered or counted. Returns how many were sent. */
+static uint64_t say_everything(bare_job *b, void *stranger)
 {
     ps_wire_header h = bare_header(b, PS_MSG_PUSH, 0, 0);
     uint64_t bytes = h.count * sizeof(float);
     for (uint64_t i = 0; i < h.count; i++)
         b->payload[i] = 1000.0f;
+    int sent = 0;
     for (int kind = PS_MSG_HELLO; kind <= PS_MSG_EXACT; kind++) {
         h.kind = (uint8_t)kind;
-        say_header(stranger, &h, b->payload, bytes);
-        say_header(stranger, &h, NULL, 0);
+        sent += say_header(stranger, &h, b->payload, bytes);
+        sent += say_header(stranger, &h, NULL, 0);
     }
     h.kind = 77;
-    say_header(stranger, &h, NULL, 0);
+    sent += say_header(stranger, &h, NULL, 0);
     h = bare_header(b, PS_MSG_PUSH, 0, 0);
     uint8_t good[PS_WIRE_HEADER_MAX];
     size_t n;
     ps_wire_encode(&h, good, &n);
     for (size_t cut = 0; cut < n; cut++)
-        say(stranger, good, cut, b->payload, bytes);
+        sent += say(stranger, good, cut, b->payload, bytes);
     for (int i = 0; i < 200; i++) {
         uint8_t noise[64];
         for (int k = 0; k < 64; k++)
             noise[k] = (uint8_t)((i * 131 + k * 37 + k * k * i) >> 2);
-        say(stranger, noise, sizeof noise, NULL, 0);
+        sent += say(stranger, noise, sizeof noise, NULL, 0);
     }
-    bare_silence(stranger);
+    return (uint64_t)sent;
+}
+
+/* The shard has heard that many that are no member's, and has not answered this one. */
+static void assert_dropped(const bare_job *b, uint64_t many, void *stranger)
+{
+    zmq_pollitem_t answer = {.socket = stranger, .events = ZMQ_POLLIN};
+    const ps_deadline deadline = ps_deadline_in_ms(20000);
+    ps_shard_stats stats;
+    do {
+        assert_int_equal(zmq_poll(&answer, 1, 1), 0);
+        assert_false(ps_deadline_passed(deadline));
+        ps_server_get_stats(b->job.server[0].server, &stats);
+    } while (stats.strangers < many);
 }
 
 /* Worker 0 makes one more step, which changes its weights from 1 to 0.5. */
@@ -89,16 +105,21 @@ TEST(strangers_do_not_disturb)
     ps_secret other = *secret;
     other.bytes[0] ^= 0x80;
     ps_wire_id(0, secret, id);
+    void *monitors[4];
     void *strangers[] = {
-        bare_open_socket(&b, "w\0\0\0\0", 5, NULL),
-        bare_open_socket(&b, "stranger", 8, NULL),
-        bare_open_socket(&b, id, sizeof id, NULL),
-        bare_open_socket(&b, id, sizeof id, &other),
+        bare_open_socket(&b, "w\0\0\0\0", 5, NULL, &monitors[0]),
+        bare_open_socket(&b, "stranger", 8, NULL, &monitors[1]),
+        bare_open_socket(&b, id, sizeof id, NULL, &monitors[2]),
+        bare_open_socket(&b, id, sizeof id, &other, &monitors[3]),
     };
-    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
+    for (int i = 0; i < 4; i++)
         say_everything(&b, strangers[i]);
+    for (int i = 0; i < 4; i++) {
+        assert_true(test_ends(monitors[i], 20000));
+        test_assert_silent(strangers[i], monitors[i]);
+    }
     assert_undisturbed(&b);
-    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
+    for (int i = 0; i < 4; i++)
         ps_zsock_close(&strangers[i]);
     bare_close(&b);
 }
@@ -114,17 +135,20 @@ TEST(what_comes_under_another_id_is_dropped)
     other.bytes[3] ^= 1;
     uint8_t id[PS_WIRE_ID_BYTES];
     ps_wire_id(0, own, id); // of worker 1, in the name of worker 0
-    void *second = bare_open_socket(&b, id, sizeof id, own);
+    void *second = bare_open_socket(&b, id, sizeof id, own, NULL);
     ps_wire_id(0, &other, id);
-    void *third = bare_open_socket(&b, id, sizeof id, own);
-    say_everything(&b, second);
-    say_everything(&b, third);
+    void *third = bare_open_socket(&b, id, sizeof id, own, NULL);
+    const uint64_t sent = say_everything(&b, second) + say_everything(&b, third);
+    assert_true(sent > 400);
+    assert_dropped(&b, sent, second);
     bare_send_chunk(&b, PS_MSG_PUSH, 1, 0, 0, 0.0f);
     assert_undisturbed(&b);
+    assert_dropped(&b, sent, second);
+    assert_dropped(&b, sent, third);
     ps_zsock_close(&second);
     ps_zsock_close(&third);
     bare_close(&b);
-    assert_true(b.job.server[0].stats.strangers > 0); // some may not have arrived
+    assert_int_equal(b.job.server[0].stats.strangers, sent);
 }
 
 /* Frames beyond the limit cost the connection, not the shard. */
@@ -136,10 +160,11 @@ TEST(a_frame_too_long_costs_the_connection)
     uint8_t id[PS_WIRE_ID_BYTES];
     const ps_secret *secret = ps_member_secret(b.member[0]);
     ps_wire_id(7, secret, id);
-    void *greedy = bare_open_socket(&b, id, sizeof id, secret);
+    void *monitor, *greedy = bare_open_socket(&b, id, sizeof id, secret, &monitor);
     char *huge = calloc(4, 1 << 20);
     bare_send_bytes(greedy, id, sizeof id, huge, 4 << 20);
-    bare_silence(greedy);
+    assert_true(test_ends(monitor, 20000));
+    test_assert_silent(greedy, monitor);
     free(huge);
     assert_undisturbed(&b);
     ps_zsock_close(&greedy);

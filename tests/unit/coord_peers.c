@@ -66,11 +66,12 @@ int peer_close(void **state)
     return 0;
 }
 
-void *peer_connect(const char *endpoint, ps_zsock_options o)
+void *peer_connect(const char *endpoint, ps_zsock_options o, void **monitor)
 {
     void *socket;
     o.type = ZMQ_DEALER;
     assert_ok(ps_zsock_open(peer_context, &o, &socket));
+    if (monitor) assert_ok(ps_zsock_monitor(peer_context, socket, "peer", monitor));
     assert_ok(ps_zsock_connect(socket, NULL, endpoint));
     return socket;
 }
@@ -80,7 +81,7 @@ void *peer_dial(uint8_t number)
     uint8_t id[PS_CONTROL_ID_BYTES] = {0xee, number};
     return peer_connect(
         ps_coordinator_endpoint(peer_coordinator),
-        (ps_zsock_options){.routing_id = id, .routing_id_bytes = sizeof id});
+        (ps_zsock_options){.routing_id = id, .routing_id_bytes = sizeof id}, NULL);
 }
 
 void peer_endpoint_of_members(int port, char out[PS_ENDPOINT_MAX])
@@ -88,16 +89,19 @@ void peer_endpoint_of_members(int port, char out[PS_ENDPOINT_MAX])
     snprintf(out, PS_ENDPOINT_MAX, "tcp://127.0.0.1:%d", port);
 }
 
-void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int room)
+void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int room,
+                        void **monitor)
 {
     char endpoint[PS_ENDPOINT_MAX];
     ps_control_id id;
     ps_control_id_make(&id, secret, link);
     peer_endpoint_of_members(port, endpoint);
-    return peer_connect(endpoint, (ps_zsock_options){.routing_id = id.bytes,
-                                                     .routing_id_bytes = sizeof id.bytes,
-                                                     .waiting_messages = room,
-                                                     .secret = secret});
+    return peer_connect(endpoint,
+                        (ps_zsock_options){.routing_id = id.bytes,
+                                           .routing_id_bytes = sizeof id.bytes,
+                                           .waiting_messages = room,
+                                           .secret = secret},
+                        monitor);
 }
 
 void peer_send_bytes(void *socket, const void *bytes, size_t n)
@@ -112,6 +116,18 @@ void peer_send(void *socket, const ps_control *c)
     zmq_msg_t part;
     assert_ok(ps_control_frame(&part, c));
     assert_ok(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1));
+}
+
+ps_control peer_answer(void *socket)
+{
+    zmq_msg_t part;
+    int n;
+    ps_control c;
+    assert_ok(ps_zsock_recv(socket, ps_deadline_in_ms(20000), &part, 1, &n));
+    assert_int_equal(n, 1);
+    assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
+    zmq_msg_close(&part);
+    return c;
 }
 
 ps_control peer_await(void *socket, ps_control_kind kind)
@@ -166,12 +182,6 @@ void peer_send_join(void *socket, ps_control c, ps_role role, int rank)
     ps_mp_writer_fini(&w);
 }
 
-void peer_assert_silent(void *socket)
-{
-    zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
-    assert_int_equal(zmq_poll(&item, 1, 150), 0);
-}
-
 peer_admission peer_ask_to_join(void *door, ps_role role, int rank)
 {
     peer_send_join(door, peer_join_message(), role, rank);
@@ -193,7 +203,7 @@ peer_admission peer_ask_to_join(void *door, ps_role role, int rank)
 
 void *peer_come(const peer_admission *a)
 {
-    void *socket = peer_dial_members(a->port, &a->secret, 0, 0);
+    void *socket = peer_dial_members(a->port, &a->secret, 0, 0, NULL);
     const ps_control here = {.kind = PS_CONTROL_HERE, .nonce = a->nonce};
     peer_send(socket, &here);
     return socket;

@@ -22,24 +22,26 @@ ps_coordinator *peer_start_coordinator(int n_servers, int n_workers);
 
 /* ---- sockets and messages ---- */
 
-/* A DEALER socket; owned by the caller. */
-void *peer_connect(const char *endpoint, ps_zsock_options o);
+/* A DEALER socket; owned by the caller. monitor: of its connections; may be NULL. */
+void *peer_connect(const char *endpoint, ps_zsock_options o, void **monitor);
 /* A peer at the door; number tells their ids apart. */
 void *peer_dial(uint8_t number);
 /* Where the members are. */
 void peer_endpoint_of_members(int port, char out[PS_ENDPOINT_MAX]);
 /* A connection to the members' ROUTER with a secret, which may be wrong. room: how many
  * messages it takes before the test reads one; 0: any number. */
-void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int room);
+void *peer_dial_members(int port, const ps_secret *secret, unsigned link, int room,
+                        void **monitor);
 
 void peer_send_bytes(void *socket, const void *bytes, size_t n);
 void peer_send(void *socket, const ps_control *c);
+/* The next message. Its value is not kept. */
+ps_control peer_answer(void *socket);
 /* The next message of the kind; others are skipped. Its value is not kept. */
 ps_control peer_await(void *socket, ps_control_kind kind);
 /* The same; none that comes before is of the unwanted kind. */
 ps_control peer_await_without(void *socket, ps_control_kind kind,
                               ps_control_kind unwanted);
-void peer_assert_silent(void *socket);
 void peer_assert_says(const char *text, const char *words);
 
 /* ---- joining ---- */

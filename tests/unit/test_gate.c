@@ -14,6 +14,7 @@
 
 #include "../support/drawn_keys.h"
 #include "../support/mem_room.h"
+#include "../support/sent_away.h"
 #include "check.h"
 #include "zsock.h"
 
@@ -182,10 +183,7 @@ static stranger stranger_with(place *p, const ps_curve *keys, const char *at,
 /* Its connection has ended once more, and nobody has heard it. */
 static void is_sent_away(place *p, stranger *s)
 {
-    zmq_pollitem_t event = {.socket = s->monitor, .events = ZMQ_POLLIN};
-    do
-        if (zmq_poll(&event, 1, 20000) != 1) fail_msg("its connection stays");
-    while (ps_zsock_monitor_read(s->monitor, NULL) != PS_ZSOCK_CLOSED);
+    assert_true(test_ends(s->monitor, 20000));
     assert_false(hears_from(p->members, "id", 0));
     assert_false(hears_from(p->door, "id", 0));
 }
@@ -209,7 +207,7 @@ static void await_closed(place *p, int n)
 static void only_members_get_through(void **state)
 {
     place p;
-    open_place(&p, PS_GATE_PATIENCE_MS);
+    open_place(&p, 500); // who got no answer is sent away then
     stranger wrong = stranger_with(&p, curve ? &workers : NULL, p.members_at, &OTHER);
     stranger bare = stranger_with(&p, curve ? &workers : NULL, p.members_at, NULL);
     is_sent_away(&p, &wrong);
