@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "checkpoint_file.h"
 #include "file_wait.h"
@@ -49,6 +50,18 @@ static ps_err check_changes(const ps_resume *r, const json_t *manifest)
     return PS_OK;
 }
 
+/* A table's means and categories are those of train.init, and else of the samples: these
+ * are others where that file is gone. Every checkpoint has them, too. */
+static ps_err explain_table(const ps_resume *r, ps_err err, const char *folder)
+{
+    const char *init = r->o.config->train.init;
+    if (!r->shape.table->preprocessing || !init[0] || access(init, R_OK) == 0) return err;
+    return ps_err_set(err,
+                      "%s; or, as train.init is gone, from which the table's means and "
+                      "categories were: train.init=%s/model.safetensors",
+                      ps_err_message(), folder);
+}
+
 /* *damaged: an older checkpoint may be whole; else it is whole, and of another job. */
 static ps_err read_one(ps_resume *r, const char *folder, bool *damaged)
 {
@@ -60,7 +73,8 @@ static ps_err read_one(ps_resume *r, const char *folder, bool *damaged)
     if (err == PS_OK) err = ps_snapshot_init(&r->snapshot, &r->shape, 0, true);
     if (err == PS_OK) err = ps_checkpoint_read(folder, manifest, &r->shape, &r->snapshot);
     json_decref(manifest);
-    return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", folder);
+    return err == PS_OK ? PS_OK
+                        : explain_table(r, ps_err_prefix(err, "%s", folder), folder);
 }
 
 static void say_resume(const ps_resume *r, const char *from)

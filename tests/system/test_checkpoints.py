@@ -292,6 +292,21 @@ class OtherJobs(CheckpointTest):
         self.assertRegex(said, "the test samples are not the checkpoint's: .* had=9 has=9 differ=answers")
         self.assertNotIn("training samples are not", said)
 
+    def test_a_table_whose_first_weights_are_gone(self):
+        """Its means are theirs; the checkpoint has them, too."""
+        job = self.file("own.yaml", "data: {kind: csv, train: own.csv, target: y}\ntrain: {epochs: 2}\n"
+                                    "model: {loss: mse, layers: [linear: {out: 1}]}\n")
+        for out, factor, settings in (("first", 1, []), ("whole", 3, ["checkpoint.every=1"]), ("out", 3, ["train.stop_after=1"])):
+            self.file("own.csv", "x,y\n" + "".join(f"{factor * i * i},{i % 3}\n" for i in range(40)))
+            init = [f"train.init={self.path('first', 'model.safetensors')}"] if settings else []
+            self.run_job(out, "single", 0, 1, *init, *settings, config=job, code=75 if out == "out" else 0)
+        shutil.rmtree(self.path("first"))
+        said = self.run_job("out", "single", 0, 1, *init, code=1, config=job, args=["--resume", self.path("out")])
+        mend = f"train.init={self.path('out', 'checkpoints', 'step-1', 'model.safetensors')}"
+        self.assertIn(f"as train.init is gone, from which the table's means and categories were: {mend}", said)
+        self.run_job("out", "single", 0, 1, mend, config=job, args=["--resume", self.path("out")])
+        self.assertEqual(self.weights("out"), self.weights("whole"))
+
     def test_the_best_weights_elsewhere_are_named(self):
         """The best epoch is the first of three; the job goes on after it, and gets worse."""
         job = self.file("own.yaml", "data: {kind: csv, train: own.csv, test: own.csv, batch: 8}\ncheckpoint: {every: 100}\n"
