@@ -8,6 +8,7 @@ import weakref
 import torch
 
 from . import _arguments, _checks, _cuda, _library, _state
+from . import job as jobs
 from ._buffers import Buffers
 from ._hooks import Hooks
 from .process_group import of_everybody
@@ -266,9 +267,7 @@ class Table:
         return of_everybody(self.job).allreduce([self.doubles]).wait if self.doubles.numel() else lambda: None
 
     def _has_codec(self) -> bool:
-        words = self.job.settings + self._words
-        codecs = [w.split("=", 1)[1] for w in words if w.startswith("exchange.codec=")]
-        return bool(codecs) and codecs[-1] != "none"
+        return jobs.value_of(self.job.settings + self._words, "exchange.codec") not in (None, "none")
 
     def _detach(self) -> None:
         """At the end of the job: weights move into memory of their own."""

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sys
 import types
 import typing
@@ -236,6 +237,7 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
                                 "in one job; pstrain.shutdown() leaves it")
     watch_exceptions()
     words = json.loads(os.environ.get("PS_SETTINGS") or "[]") + as_words(settings)
+    check_effect(words)
     by_launcher = "PS_SETTINGS" in os.environ or _store.is_torchruns(os.environ)  # it has started the servers
     if _was_left and init_method is None and by_launcher:
         raise errors.InputError("this process has left its job, and the job's servers have ended: under psrun and "
@@ -255,13 +257,42 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
     return _job
 
 
+def value_of(words: "list[str]", key: str) -> "str | None":
+    """Of settings: the last one's, which may be in its section: exchange={codec: int8}. None: it is not given."""
+    section, _, name = key.partition(".")
+    for word in reversed(words):
+        given, _, value = word.partition("=")
+        if given == key:
+            return value.strip()
+        found = re.search(rf"""[{{,\s"']{name}["']?\s*:\s*["']?([^,}}"'\s]+)""", value) if given == section else None
+        if found is not None:
+            return found[1]
+    return None
+
+
 def seconds(words: "list[str]", key: str) -> float:
     """Of settings: a time in ms."""
-    for word in reversed(words):
-        name, _, value = word.partition("=")
-        if name == key and value.isdigit():
-            return int(value) / 1000
-    return _store.JOIN_SECONDS
+    value = value_of(words, key)
+    return int(value) / 1000 if value is not None and value.isdigit() else _store.JOIN_SECONDS
+
+
+# Keys of jobs of layers. In a program its optimizer says them: they would be overridden without a word.
+_OPTIONS = ("lr", "momentum", "dampening", "nesterov", "betas", "alpha", "centered", "eps", "lr_decay",
+            "initial_accumulator_value", "weight_decay")
+_MENDS = {"optimizer.name": "name it where the program makes its optimizer",
+          **{f"optimizer.{option}": f"give {option}= where the program makes its optimizer" for option in _OPTIONS},
+          "optimizer.decay_bias_norm": "give biases and norms a parameter group with weight_decay=0",
+          **{f"schedule.{name}": "take a scheduler of PyTorch's (torch.optim.lr_scheduler)" for name in ("name", "warmup")}}
+
+
+def check_effect(words: "list[str]", who: str = "") -> None:
+    """InputError for a setting that a program in Python would ignore."""
+    for key, mend in _MENDS.items():
+        if value_of(words, key) is not None:
+            raise errors.InputError(f"{who}settings: {key} has no effect on a PyTorch program: {mend}")
+    if value_of(words, "loss_scale.use") in ("on", "true"):
+        raise errors.InputError(f"{who}settings: loss_scale.use has no effect on a PyTorch program: give loss_scale=True to "
+                                "pstrain.Optimizer, and scale the loss (optimizer.scale)")
 
 
 def _register_backend() -> None:
@@ -278,7 +309,11 @@ def as_words(settings: Settings) -> "list[str]":
     if isinstance(settings, str):
         raise errors.InputError(f"settings: '{settings}' has to be in a list or a dict")
     if isinstance(settings, typing.Mapping):
-        return [f"{key}={_word(value)}" for key, value in settings.items()]
+        words: "list[str]" = []
+        for key, value in settings.items():
+            section = as_words(value) if isinstance(value, typing.Mapping) else None
+            words += [f"{key}={_word(value)}"] if section is None else [f"{key}.{word}" for word in section]
+        return words
     return list(settings)
 
 

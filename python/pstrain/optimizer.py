@@ -102,6 +102,7 @@ class Optimizer(torch.optim.Optimizer):
                  **options: typing.Any) -> None:
         self._job = job = jobs.current()
         _arguments.check_values(push, clip_norm, total_steps, job.rank)
+        jobs.check_effect(jobs.as_words(settings), f"rank {job.rank}: ")
         self._names: "dict[int, str]" = {}
         groups = _arguments.groups(params, job.rank, self._names)
         rule = _arguments.local_rule(name, options, (param for group in groups for param in group["params"]))

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pstrain
+from pstrain import job as jobs
 from cases import RANK, SIZE, Given, batch, case, gradients, net, optimizer_of, refused, say
 
 
@@ -29,8 +30,15 @@ def refusals():
     refused(wrong, ["pstrain.init()"], pstrain.rank)
     refused(wrong, ["pstrain.init()"], optimizer(layer.named_parameters()))
     refused(wrong, ["no.such"], lambda: pstrain.init(settings={"no.such": 1}))
+    # Of jobs of layers: a program's optimizer overrides them.
+    for settings, words in (({"optimizer": {"lr": 0.1}}, ["optimizer.lr", "give lr="]), (["optimizer={lr: 1}"], ["optimizer.lr"]),
+                            ({"schedule.name": "cosine"}, ["schedule.name", "torch.optim.lr_scheduler"]),
+                            ({"loss_scale.use": True}, ["loss_scale.use", "loss_scale=True"])):
+        refused(wrong, words, lambda s=settings: pstrain.init(settings=s))
+    assert jobs.value_of(["exchange={chunk: 1, codec: int8}", "net.port=1"], "exchange.codec") == "int8"
     pstrain.init()
     refused(wrong, ["twice"], pstrain.init)
+    refused(wrong, ["loss_scale.use"], optimizer(layer.named_parameters(), "sgd", settings={"loss_scale": {"use": "on"}}))
     turned = nn.Module()
     turned.weight = nn.Parameter(torch.rand(3, 4).t())
     odd = nn.Module()
