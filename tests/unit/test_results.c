@@ -110,6 +110,26 @@ TEST(metrics_go_on_behind_a_line)
     }
 }
 
+/* The process before died while it wrote its last line. */
+TEST(metrics_go_on_behind_a_whole_line)
+{
+    static const char lines[] = "{\"step\":1}\n{\"step\":2}\n{\"st";
+    const int64_t whole = (int64_t)(strrchr(lines, '\n') - lines) + 1;
+    char path[PATH_MAX];
+    struct stat st;
+    ps_metrics metrics;
+    assert_ok(ps_run_dir_path(&dir, "torn.jsonl", path));
+    for (int64_t bytes = 5; bytes < 50; bytes += 12) { // within a line, or beyond the end
+        FILE *f = fopen(path, "we");
+        fputs(lines, f);
+        fclose(f);
+        assert_ok(ps_metrics_reopen(&metrics, path, bytes));
+        assert_ok(ps_metrics_close(&metrics));
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size, whole);
+    }
+}
+
 TEST(the_summary_holds_the_servers_accounts)
 {
     char path[PATH_MAX];

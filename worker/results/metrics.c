@@ -28,32 +28,35 @@ ps_err ps_metrics_open(ps_metrics *metrics, const char *path)
     return ps_regular_file_stream(path, "w", &metrics->file);
 }
 
-/* Whether a line ends there: else the file is that of another folder's job, which has
- * gone on from the same checkpoints. */
-static bool metrics_line_ends(const char *path, int64_t bytes)
+/* Where the last line ends within the first `bytes`. */
+static ps_err metrics_last_end(const char *path, int64_t bytes, int64_t *end)
 {
-    char last = '\n';
+    char last;
     int fd;
-    if (bytes == 0) return true;
-    if (ps_regular_file_open(path, O_RDONLY, &fd) != PS_OK) return false;
-    const bool ends = pread(fd, &last, 1, bytes - 1) == 1 && last == '\n';
+    PS_TRY(ps_regular_file_open(path, O_RDONLY, &fd));
+    for (*end = bytes; *end > 0; (*end)--)
+        if (pread(fd, &last, 1, *end - 1) != 1 || last == '\n') break;
     close(fd);
-    return ends;
+    return PS_OK;
 }
 
 ps_err ps_metrics_reopen(ps_metrics *metrics, const char *path, int64_t bytes)
 {
     struct stat st;
+    int64_t end = bytes;
     *metrics = (ps_metrics){.start_ns = ps_clock_ns()};
     PS_TRY(ps_regular_file_stream(path, "a", &metrics->file));
     if (fstat(fileno(metrics->file), &st) != 0)
         return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
-    if (st.st_size <= bytes) return PS_OK;
-    if (!metrics_line_ends(path, bytes))
+    if (st.st_size > bytes) PS_TRY(metrics_last_end(path, bytes, &end));
+    if (end < bytes) // of another folder's job, which went on from the same checkpoints
         PS_WARN("resume",
                 "file=%s note=\"it is not that of the checkpoint: its lines stay\"",
                 path);
-    else if (ftruncate(fileno(metrics->file), bytes) != 0)
+    // The last line of a process that died may be a part of one.
+    if (end < bytes || st.st_size <= bytes)
+        PS_TRY(metrics_last_end(path, st.st_size, &end));
+    if (end < st.st_size && ftruncate(fileno(metrics->file), end) != 0)
         return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
     return PS_OK;
 }

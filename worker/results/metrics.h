@@ -45,8 +45,8 @@ typedef struct ps_eval_record {
 
 ps_err ps_metrics_open(ps_metrics *metrics, const char *path);
 /* Continues after the first `bytes` of the file. Cuts off later lines, of steps that will
- * be made again. A file that is shorter, or has no end of a line there, keeps what it
- * has. */
+ * be made again. A file that is shorter, or has no end of a line there, keeps its whole
+ * lines. */
 ps_err ps_metrics_reopen(ps_metrics *metrics, const char *path, int64_t bytes);
 /* From now on the records also go to a new file for TensorBoard in the folder. */
 ps_err ps_metrics_add_events(ps_metrics *metrics, const char *folder,
