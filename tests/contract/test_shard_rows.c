@@ -72,14 +72,20 @@ static void expect_no_rows(uint32_t rank)
     ps_wire_frames_close(&f);
 }
 
-/* Worker 0 goes ahead: its second pull waits until worker 1 has pushed. */
-TEST(a_pull_waits_for_the_step_before_it)
+/* By message 1, in step 0. */
+static void both_pull_first(void)
 {
-    rig_open();
     for (uint32_t r = 0; r < WORKERS; r++) {
         rig_send(rig_pull(r, 1, 0, rig_ids));
         expect_rows(r, 1, IDS * DIM, 1);
     }
+}
+
+/* Worker 0 goes ahead: its second pull waits until worker 1 has pushed. */
+TEST(a_pull_waits_for_the_step_before_it)
+{
+    rig_open();
+    both_pull_first();
     rig_send(rig_push(0, 2, 0, 0.25f));
     rig_send(rig_pull(0, 3, 1, rig_ids));
     expect_no_rows(0);
@@ -120,10 +126,7 @@ TEST(rows_of_the_next_step_that_stay)
     static const uint64_t next[IDS] = {6, 8, 10};
     static const ahead_answer answer = {7, {1, 1, 1, 1, 1, 1}};
     rig_open();
-    for (uint32_t r = 0; r < WORKERS; r++) {
-        rig_send(rig_pull(r, 1, 0, rig_ids));
-        expect_rows(r, 1, IDS * DIM, 1);
-    }
+    both_pull_first();
     rig_send(rig_push(1, 2, 0, 0.25f));
     rig_send(rig_pull_ahead(0, 2, 1, next));
     expect_part(0, 2, &answer, 0, sizeof answer);
@@ -292,11 +295,9 @@ TEST(goes_back_to_a_point)
     assert_ok(ps_rows_keeper_create(&keeper));
     rig_open();
     rig.shard.o.keeper = keeper;
-    for (uint32_t r = 0; r < WORKERS; r++) {
-        rig_send(rig_pull(r, 1, 0, rig_ids));
-        expect_rows(r, 1, IDS * DIM, 1);
+    both_pull_first();
+    for (uint32_t r = 0; r < WORKERS; r++)
         rig_send(rig_push(r, 2, 0, 0.5f));
-    }
     for (uint32_t r = 0; r < WORKERS; r++)
         expect_rows(r, 2, 0, 0);
     for (int again = 0; again < 2; again++) {
@@ -348,11 +349,9 @@ TEST(goes_back_to_a_point)
 TEST(all_go_back_together)
 {
     rig_open();
-    for (uint32_t r = 0; r < WORKERS; r++) {
-        rig_send(rig_pull(r, 1, 0, rig_ids));
-        expect_rows(r, 1, IDS * DIM, 1);
+    both_pull_first();
+    for (uint32_t r = 0; r < WORKERS; r++)
         rig_send(rig_push(r, 2, 0, 0.5f));
-    }
     for (uint32_t r = 0; r < WORKERS; r++)
         expect_rows(r, 2, 0, 0);
     rig_send(keep(3, 1, 77));
@@ -417,10 +416,7 @@ static void set_u32(rig_message *m, size_t at, uint32_t value)
 TEST(a_message_that_waited_is_its_senders)
 {
     rig_open();
-    for (uint32_t r = 0; r < WORKERS; r++) {
-        rig_send(rig_pull(r, 1, 0, rig_ids));
-        expect_rows(r, 1, IDS * DIM, 1);
-    }
+    both_pull_first();
     rig_send(rig_push(0, 2, 0, 0.25f));
     rig_send(rig_push(0, 3, 1, 0.25f)); // without a pull
     const rig_message m = rig_push(1, 2, 0, 0.25f);
@@ -440,10 +436,7 @@ TEST(rows_of_the_next_step)
                               again = {0, {1, 1, 0.5f, 0.5f, 1, 1}};
     const size_t first = offsetof(ahead_answer, rows[2 * DIM]);
     rig_open();
-    for (uint32_t r = 0; r < WORKERS; r++) {
-        rig_send(rig_pull(r, 1, 0, rig_ids));
-        expect_rows(r, 1, IDS * DIM, 1);
-    }
+    both_pull_first();
     rig_message ahead = shared_pull(2, 1);
     set_u32(&ahead, 0, PS_ROWS_TRAINS | PS_ROWS_SHARED | PS_ROWS_AHEAD);
     memcpy((char *)rig.arena.base + 64, next, sizeof next);

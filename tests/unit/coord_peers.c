@@ -118,14 +118,21 @@ void peer_send(void *socket, const ps_control *c)
     assert_ok(ps_zsock_send(socket, ps_deadline_in_ms(20000), &part, 1));
 }
 
+/* Its value is in *part, which the caller closes. */
+static ps_control peer_recv(void *socket, zmq_msg_t *part)
+{
+    int n;
+    ps_control c;
+    assert_ok(ps_zsock_recv(socket, ps_deadline_in_ms(20000), part, 1, &n));
+    assert_int_equal(n, 1);
+    assert_ok(ps_control_read(zmq_msg_data(part), zmq_msg_size(part), &c, NULL));
+    return c;
+}
+
 ps_control peer_answer(void *socket)
 {
     zmq_msg_t part;
-    int n;
-    ps_control c;
-    assert_ok(ps_zsock_recv(socket, ps_deadline_in_ms(20000), &part, 1, &n));
-    assert_int_equal(n, 1);
-    assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
+    const ps_control c = peer_recv(socket, &part);
     zmq_msg_close(&part);
     return c;
 }
@@ -186,12 +193,8 @@ peer_admission peer_ask_to_join(void *door, ps_role role, int rank)
 {
     peer_send_join(door, peer_join_message(), role, rank);
     zmq_msg_t part;
-    int n;
-    ps_control c;
+    const ps_control c = peer_recv(door, &part);
     peer_admission a;
-    assert_ok(ps_zsock_recv(door, ps_deadline_in_ms(20000), &part, 1, &n));
-    assert_int_equal(n, 1);
-    assert_ok(ps_control_read(zmq_msg_data(&part), zmq_msg_size(&part), &c, NULL));
     assert_int_equal(c.kind, PS_CONTROL_ADMIT);
     assert_int_equal(c.bytes, sizeof a.secret);
     memcpy(&a.secret, c.value, sizeof a.secret);

@@ -152,8 +152,8 @@ PEER_TEST(a_reader_waits_until_the_job_runs)
     ps_zsock_close(&door);
 }
 
-/* The gate lets who has no secret wait for a moment, and then ends the connection. By the
- * coordinator's clock this is a pause: it proves no member's death. */
+/* The gate ends a stranger's connection after a while. The clock is moved until it has.
+ * For the coordinator this is a pause of its own, which proves no member's death. */
 static void is_sent_away(void *stranger, void *monitor)
 {
     const ps_deadline deadline = ps_deadline_in_ms(20000);

@@ -415,8 +415,8 @@ TEST(dates_that_texts_put_in_another_order_are_doubted)
     check_order("when,y\n1.5 m,0\n3.2 m,1\n2.1 m,0\n", (int64_t[]){0, 2, 1}, NULL);
 }
 
-/* The order of data.test_by stands behind the keys, and is none of them: numbers there
- * are no places among texts. */
+/* A table is read with the column of data.test_by behind its keys. It is no key: its
+ * numbers are not places in the list of texts. */
 TEST(keys_are_the_columns_of_data_drop_alone)
 {
     static const char text[] = "id,when,x,y\na,2024.5,1,0\nb,2023,2,1\nc,2025,4,2\n";
