@@ -38,6 +38,7 @@ DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
 # How long tests wait. It is more than a busy machine needs, and less than the defaults of
 # net.join_timeout_ms and net.step_timeout_ms: a job that only these would end fails its test.
 PATIENCE_S = 50
+PF_EXITING, PF_SIGNALED = 0x4, 0x400  # of /proc/PID/stat's flags: include/linux/sched.h
 # The digits' model without relu and max_pool, for weights that are compared with those of another program. A relu
 # whose input is within a rounding of 0 has either slope: two correct programs are then far apart.
 SMOOTH = ("model.layers=[{conv2d: {name: conv1, out: 32, kernel: 3}}, tanh, {conv2d: {name: conv2, out: 64, kernel: 3}}, "
@@ -163,6 +164,16 @@ def alive(mark):
         if mark in line:
             found.append((int(entry.name), line))
     return found
+
+
+def is_killed(pid):
+    """Whether a SIGKILL waits for the process, or ends it now, as that of a part whose psrun was killed does."""
+    try:
+        pending = re.findall(r"^S[ih][gd]Pnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"), re.M)
+        flags = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[6])
+    except (OSError, ValueError):
+        return True
+    return bool(flags & (PF_EXITING | PF_SIGNALED)) or any(int(word, 16) >> (signal.SIGKILL - 1) & 1 for word in pending)
 
 
 def wrapped_bin(folder, name, before):
@@ -467,7 +478,7 @@ class JobTest(unittest.TestCase):
         self.addCleanup(self._nothing_left)
 
     def _nothing_left(self):
-        left = alive(self.folder)
+        left = [(pid, line) for pid, line in alive(self.folder) if not is_killed(pid)]
         for pid, _ in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
