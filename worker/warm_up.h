@@ -16,7 +16,7 @@ typedef struct ps_warm_up {
     const ps_config *config;
     ps_device_options options;
     ps_program_options program; // ps_trainer_program
-    int rank, workers;          // expected; rank -1: any
+    int rank, workers;          // expected, one or more; rank -1: any
     ps_device *device;          // opened; NULL: not, or that failed
     ps_thread thread;
 } ps_warm_up;

@@ -238,12 +238,14 @@ static ps_device_options device_options(const job *j)
 static ps_err warm_up(job *j)
 {
     if (j->cli->incarnation == 0 || j->cli->check_data) return PS_OK;
+    const int64_t workers =
+        j->expected_workers > 0 ? j->expected_workers : j->config->job.workers;
     j->warm_up =
         (ps_warm_up){.config = j->config,
                      .options = device_options(j),
                      .program = ps_trainer_program(j->session, j->config, &j->spec),
-                     .rank = j->rank,
-                     .workers = j->expected_workers};
+                     .rank = j->rank < workers ? j->rank : -1,
+                     .workers = (int)workers};
     return ps_warm_up_begin(&j->warm_up);
 }
 

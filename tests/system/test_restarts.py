@@ -17,7 +17,7 @@ from restarting import SETTINGS, RestartTest
 
 JOBS = int(os.environ.get("PS_RESTART_JOBS", "1"))
 SEED = int(os.environ.get("PS_RESTART_SEED", "1"))
-KINDS = [("allreduce", 0, 2, "train.accumulate=2", "checkpoint.best=loss"), ("allreduce", 0, 3, "optimizer.name=adamw")]
+KINDS = [("allreduce", 0, 2, "train.accumulate=2", "checkpoint.best=loss"), ("allreduce", 0, 3, "optimizer.name=adamw", "data.global_batch=48")]
 # Who comes to which fault points, and how often at least in a job of SETTINGS that is not disturbed.
 WORKERS = {"step.begun": 60, "step.made": 60, "evaluation.batch": 5, "evaluation.made": 5, "model.due": 1}
 WORKER_0 = {"checkpoint.taken": 12, "checkpoint.begun": 2, "checkpoint.written": 2, "checkpoint.renamed": 2,
