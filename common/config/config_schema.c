@@ -114,8 +114,9 @@ const ps_config_key ps_config_keys[] = {
     PATTERNS("train.freeze", train.freeze, JOB, WARNED, "[]",
              "parameters that keep their first values, by patterns of their names: [conv*, "
              "'*.bias']; their gradients are neither computed nor sent (docs/optimizers.md)"),
-    INT("train.save_every", train.save_every, JOB, FREE, 0, MANY, "0",
-        "also write the weights every this many optimizer steps; 0: only at the end"),
+    INT("train.save_every", train.save_every, JOB, WARNED, 0, MANY, "0",
+        "also write the weights every this many optimizer steps; 0: only at the end; with a codec "
+        "workers go on from the servers' exact weights, which changes the bits"),
     INT("train.file_timeout_ms", train.file_timeout_ms, LOCAL, FREE, 1, LONG_MS, "600000",
         "how long the other workers wait while worker 0 reads or writes a file"),
     INT("train.log_every", train.log_every, JOB, FREE, 1, MANY, "10",

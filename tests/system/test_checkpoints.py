@@ -19,7 +19,7 @@ SEED = int(os.environ.get("PS_RESUME_SEED", "20"))
 SETTINGS = [f"train.steps={STEPS}", "data.batch=20", "train.log_every=4", "data.train=0-239",
             "checkpoint.every=5", "checkpoint.keep=100"]
 # Other values of keys that --resume leaves free (docs/configuration.md).
-FREE = ["job.name=other", "train.graphs=false", "train.init_strict=false", "train.save_every=7",
+FREE = ["job.name=other", "train.graphs=false", "train.init_strict=false",
         "train.file_timeout_ms=9000", "train.log_every=3", "train.patience=100", "train.warmup_steps=3",
         "train.tensorboard=true", "checkpoint.minutes=3", "checkpoint.keep=2", "data.eval_batch=50", "data.prefetch=5",
         "data.threads=2", "exchange.chunk=8K", "exchange.shm=off", "exchange.credit=64K", "exchange.bucket=1K",
@@ -227,7 +227,7 @@ class OtherJobs(CheckpointTest):
         self.check_weights_close("whole", "other")
 
     def test_keys_that_are_free_change_no_bit(self):
-        settings = [*SETTINGS, "optimizer.name=adamw"]
+        settings = [*SETTINGS, "optimizer.name=adamw", "exchange.codec=int8"]
         self.run_whole([10], "ps", 2, 2, *settings)
         copy_until(self.path("whole"), self.path("out"), 10)
         said = self.run_job("out", "ps", 1, 2, *settings, *FREE, args=["--resume", self.path("out")])
@@ -264,7 +264,7 @@ class OtherJobs(CheckpointTest):
         self.run_whole([10], *job)
         copy_until(self.path("whole"), self.path("out"), 10)
         changes = {"train.seed": (7, 1), "train.label_smoothing": (0.1, 0), "train.accumulate": (2, 1),
-                   "train.freeze": ('["conv1.*"]', "[]"), "train.precision": ("bf16", "float32"),
+                   "train.freeze": ('["conv1.*"]', "[]"), "train.precision": ("bf16", "float32"), "train.save_every": (7, 0),
                    "train.class_weights": ([2] + [1] * 9, []), "optimizer.lr": (0.5, 0.003), "data.seed": (3, 0)}
         said = self.run_job("out", *job, *(f"{key}={now}" for key, (now, _) in changes.items()),
                             args=["--resume", self.path("out")])
