@@ -549,6 +549,18 @@ static bool rows_is_asked(const rows_ticket *t, const ps_row_lookup *lookups, in
     return same;
 }
 
+/* Whether a table of ticket i was looked up in one behind it: gradients are added in the
+ * order of the tickets, which is that of the lookups. */
+static bool rows_is_passed(const ps_row_client *r, uint32_t i)
+{
+    for (uint32_t k = i + 1; k < r->n_tickets; k++)
+        for (int a = 0; !r->tickets[k].ahead && a < r->tickets[k].n; a++)
+            for (int b = 0; b < r->tickets[i].n; b++)
+                if (r->tickets[k].parts[a].table == r->tickets[i].parts[b].table)
+                    return true;
+    return false;
+}
+
 /* A ticket for a lookup with gradients: what was asked for ahead, or a new one. */
 static ps_err rows_ask_to_train(ps_row_client *r, const ps_row_lookup *lookups, int n,
                                 rows_ticket **out)
@@ -561,7 +573,7 @@ static ps_err rows_ask_to_train(ps_row_client *r, const ps_row_lookup *lookups, 
                           r->step);
     for (uint32_t i = 0; i < r->n_tickets; i++) {
         rows_ticket *t = *out = &r->tickets[i];
-        if (!rows_is_asked(t, lookups, n)) continue;
+        if (!rows_is_asked(t, lookups, n) || rows_is_passed(r, i)) continue;
         for (int k = 0; k < n; k++)
             PS_TRY(rows_set_bags(r, &t->parts[k], &lookups[k]));
         t->ahead = false;

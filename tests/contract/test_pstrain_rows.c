@@ -136,6 +136,35 @@ TEST(rows_are_a_closed_form)
     }
 }
 
+/* Three lookups of an id in one step, of which the last was asked for ahead. In float32
+ * 1e8 + 1 - 1e8 is 0, and -1e8 + 1e8 + 1 is 1. */
+static int in_order(rig_worker *w)
+{
+    static const float grads[3] = {1e8f, 1, -1e8f};
+    static const double rates[2] = {0.5, 0.5};
+    const int64_t ids[] = {5, 6};
+    float out[2 * DIM], all[2 * DIM];
+    const pstrain_rows_lookup one = LOOKUP(ids, 1, out), two = LOOKUP(ids, 2, out);
+    uint64_t ticket;
+    RIG_TRY(open_rows(w, tables, 2));
+    RIG_TRY(pstrain_rows_prefetch(w->s, &two, 1));
+    RIG_TRY(pstrain_rows_push(w->s, 1, rates));
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 2 * DIM; k++)
+            all[k] = k < DIM ? grads[i] : 0;
+        RIG_TRY(pstrain_rows_pull(w->s, i < 2 ? &one : &two, 1, 1, &ticket));
+        RIG_TRY(pstrain_rows_gradient(w->s, ticket, 0, all, NULL));
+    }
+    RIG_TRY(pstrain_rows_push(w->s, 1, rates));
+    RIG_TRY(pstrain_rows_pull(w->s, &one, 1, 0, &ticket));
+    return out[0] == 1 ? pstrain_close(w->s) : PSTRAIN_ERR_INTERNAL;
+}
+
+TEST(sums_in_the_order_of_lookups)
+{
+    rig_job(1, 1, in_order);
+}
+
 /* Rank 0 loads; everybody reads, also what was asked for before that. */
 static int loaded(rig_worker *w)
 {
