@@ -65,7 +65,7 @@ static void *dial_with_key(uint8_t number, ps_role key)
 }
 
 /* A member's own key, and the role that it says it has. */
-TEST_WITH(a_key_joins_as_its_role_alone, peer_open_with_keys, peer_close)
+PEER_TEST_WITH(a_key_joins_as_its_role_alone, peer_open_with_keys)
 {
     for (int key = 0; key < PS_ROLE_COUNT; key++)
         for (int role = 0; role < PS_ROLE_COUNT; role++) {
@@ -82,7 +82,7 @@ TEST_WITH(a_key_joins_as_its_role_alone, peer_open_with_keys, peer_close)
 }
 
 /* Only the owner of a role's key may say that a member of this role was started again. */
-TEST_WITH(a_key_of_another_role_takes_no_place, peer_open_with_keys, peer_close)
+PEER_TEST_WITH(a_key_of_another_role_takes_no_place, peer_open_with_keys)
 {
     void *server = dial_with_key(1, PS_ROLE_SERVER);
     const peer_admission first = peer_ask_to_join(server, PS_ROLE_SERVER, 0);

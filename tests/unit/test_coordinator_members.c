@@ -183,7 +183,7 @@ PEER_JOB_TEST(a_closed_connection_aborts_the_job)
     ps_zsock_close(&peer_sockets[1]);
 }
 
-TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient_job, peer_close)
+PEER_TEST_WITH(a_silent_member_aborts_the_job, peer_open_impatient_job)
 {
     ps_control c;
     do { // 0 and 1 live, 2 stays connected and says nothing
