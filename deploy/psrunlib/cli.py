@@ -10,8 +10,8 @@ import sys
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import attempts, doctor, elastic, find_lr, jobfile, keys, local, mps, places, ports, predict, remote, report
-from . import restarts, shares, trace, verify
+from . import attempts, doctor, elastic, find_lr, helpers, jobfile, keys, local, mps, places, ports, predict, remote
+from . import report, restarts, shares, trace, verify
 from .errors import JobError
 from .out import Before, Out
 from .screen import Screen, tell, to_nowhere
@@ -543,7 +543,7 @@ def what_one_worker_does(args):
     return ["--check-data"] * args.check_data or ["--describe"] * args.describe or ["--export-torch"] * args.export_torch
 
 
-def become_worker(args, words, dashes):
+def run_one_worker(args, words, dashes):
     """With all cores of this machine."""
     if dashes:
         raise JobError(f"{words[0]} is not for a program of your own: it is about our own models")
@@ -561,7 +561,7 @@ def become_worker(args, words, dashes):
         print(shlex.join(argv))
         return 0
     sys.stdout.flush()
-    os.execv(argv[0], argv)
+    return helpers.run_in_place(argv, [n for n in END_SIGNALS if listens_to(n)])
 
 
 # In the folder of a run, as in worker/results/run_config.h.
@@ -676,7 +676,7 @@ def run_command(args, dashes, program):
             return predict.predict(job, args, launcher(job, {}))
         alone = what_one_worker_does(args)
         if alone:
-            return become_worker(args, alone, dashes)
+            return run_one_worker(args, alone, dashes)
         if args.verify:
             return verify.verify(args, plan_job, run)
         if args.find_lr:

@@ -48,6 +48,7 @@ def predict(job, args, launch):
 def supervise(job, parts, verbose, launch, out):
     supervisor = Supervisor(Screen(verbose=verbose), launch, out.logs, job.facts["net.dead_after_ms"] / 1000)
     supervisor.ending = "ending in order; nothing is kept"
+    supervisor.when_killed = "give the same command again"
     supervisor.drops_logs = out.made
     code = supervisor.run(parts)
     out.drops_logs = supervisor.drops_logs and not supervisor.needs_logs

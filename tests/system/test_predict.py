@@ -14,7 +14,7 @@ from array import array
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, first, npy, on_terminal, run_well, wait_until
+from jobs import BIN, DIGITS, PSRUN, ROOT, Faults, JobTest, first, npy, on_terminal, run_well, wait_until
 from test_bench import TORCH, needs_torch
 
 PYTORCH = """
@@ -309,12 +309,26 @@ class Predict(JobTest):
     def test_ctrl_c_leaves_nothing(self):
         x = self.path("many.npy")
         write_npy(x, (200000, *self.shape[1:]), bytes(200000 * math.prod(self.shape[1:])))
-        run = self.start_psrun("--predict", x, "--init", self.model, "-w", 2, DIGITS, out="said")
-        wait_until(lambda: os.path.exists(self.path("said", "predict", "0-of-2.npy.tmp")))
-        run.send_signal(signal.SIGINT)
-        text, _ = run.communicate(timeout=60)
-        self.assertEqual(run.returncode, 130, text)
-        self.assertIn("ending in order; nothing is kept", text)
+        for workers, begun, number in ((("-w", 2), "predict/0-of-2.npy.tmp", signal.SIGINT), ((), "predictions.npy.tmp", signal.SIGINT),
+                                       ((), "predictions.npy.tmp", signal.SIGTERM)):
+            run = self.start_psrun("--predict", x, "--init", self.model, *workers, DIGITS, out="said")
+            wait_until(lambda: os.path.exists(self.path("said", begun)))
+            run.send_signal(number)
+            text, _ = run.communicate(timeout=60)
+            self.assertEqual(run.returncode, 128 + number, text)
+            self.assertEqual("ending in order; nothing is kept" in text, bool(workers))
+            self.assertFalse(os.path.exists(self.path("said", begun)))
+
+    def test_who_has_killed_it(self):
+        for workers, code, words in (((), 137, r"ps-worker was ended by SIGKILL: \S+/ps-worker .*--predict test "),
+                                     (("-w", 2), 1, "the job failed: worker [01] was ended by SIGKILL ")):
+            faults = Faults(self.path(f"faults-{code}"), "prediction.batch:1:kill")
+            run = self.start_psrun("--predict", "test", "--init", self.model, *workers, DIGITS, out="said",
+                                   env={**os.environ, **faults.env})
+            text, _ = run.communicate(timeout=60)
+            self.assertEqual(run.returncode, code, text)
+            self.assertRegex(" ".join(text.split()),
+                             f"psrun: {words}.*psrun: give the same command again; if nobody killed it, memory was short")
 
     @needs_torch
     def test_as_pytorch_says(self):
