@@ -1,10 +1,11 @@
 """sync.policy backup, ssp and asp: workers go on at their own pace; what counted is recorded and repeated."""
+import os
 import shutil
 import signal
 import unittest
 from pathlib import Path
 
-from jobs import DIGITS, SMOOTH, JobTest, first, nightly, read_safetensors
+from jobs import DIGITS, SMOOTH, JobTest, first, nightly, read_safetensors, wait_until
 from test_bench import TORCH, needs_torch
 
 # With three workers an epoch has four steps.
@@ -42,11 +43,12 @@ class PolicyTest(JobTest):
     def policy(self, out="out"):
         return self.summary(out)["policy"]
 
-    def run_until_told(self, *more):
+    def run_until_told(self, *more, before=lambda: None):
         """Runs a job in `out` that gets Ctrl-C after a few steps. Returns its output."""
         settings = [*SETTINGS, "train.epochs=100000", "sync.policy=asp", *SGD, *more]
         psrun = self.start_psrun("-s", 2, "-w", 3, DIGITS, *settings)
         self.wait_for_steps("out", 3)
+        before()
         psrun.send_signal(signal.SIGINT)
         text = psrun.communicate(timeout=60)[0]
         self.assertEqual(psrun.returncode, 130, text)
@@ -149,6 +151,15 @@ class Replays(PolicyTest):
         self.assertTrue(self.log().endswith(" end\n"))
         self.psrun("--replay", self.path("out", "policy.log"), out="again", code=130)
         self.assertEqual(self.weights("out"), self.weights("again"))
+
+    def test_the_disk_has_no_room_for_its_lines(self):
+        def no_more():
+            os.rename(self.path("out", "policy.log"), self.path("until-then.log"))
+            os.mkdir(self.path("out", "policy.log"))
+            wait_until(lambda: "ERROR record " in self.text_of("out", "logs", "worker-0.log"))
+
+        self.assertEqual(self.run_until_told(before=no_more).count("training goes on"), 1)
+        self.assertTrue(Path(self.path("until-then.log")).read_text(encoding="utf-8").endswith(" rest\n"))
 
     def test_a_log_of_another_job_is_refused(self):
         log = self.write_log("asp", STALE)

@@ -24,20 +24,27 @@ static void policy_log_write_head(const ps_sync_rules *r, char head[HEAD_BYTES])
              r->total, r->stretch);
 }
 
+/* The text and its end, or nothing. */
 static ps_err policy_log_write_text(const ps_run_dir *dir, uint64_t first,
                                     const char *mode, const char *text, size_t bytes,
                                     const char *end)
 {
-    char path[PATH_MAX], name[NAME_BYTES] = "policy.log";
+    char path[PATH_MAX], name[NAME_BYTES] = "policy.log", *whole;
     if (first > 0) snprintf(name, sizeof name, "policy-%" PRIu64 ".log", first);
     PS_TRY(ps_run_dir_path(dir, name, path));
     FILE *file;
     PS_TRY(ps_regular_file_stream(path, mode, &file));
-    const bool bad = fwrite(text, 1, bytes, file) != bytes || fputs(end, file) == EOF ||
-                     fflush(file) != 0 || fsync(fileno(file)) != 0;
-    if ((fclose(file) != 0) | bad)
-        return ps_err_errno(PS_ERR_IO, "cannot write %s", path);
-    return PS_OK;
+    ps_err err = ps_mem_zalloc(&whole, bytes + strlen(end) + 1, 1, "the record");
+    if (err == PS_OK) {
+        if (bytes > 0) memcpy(whole, text, bytes);
+        strcpy(whole + bytes, end);
+        err = ps_regular_file_append(file, whole, bytes + strlen(end));
+    }
+    if (err == PS_OK && fsync(fileno(file)) != 0)
+        err = ps_err_errno(PS_ERR_IO, "cannot write");
+    free(whole);
+    fclose(file); // all is written
+    return err == PS_OK ? PS_OK : ps_err_prefix(err, "%s", path);
 }
 
 ps_err ps_policy_log_begin(const ps_run_dir *dir, uint64_t first,

@@ -28,6 +28,7 @@ struct ps_trainer_own {
     uint64_t version;     // updates made, at the last rest
     uint64_t n_rests;
     uint64_t log_step;      // where the job began or went on, which names policy.log
+    bool log_ended;         // the disk had no room for it
     bool asks;              // it has taken a dead worker's place, and has no weights yet
     bool repeats;           // the job repeats a record: sync.replay of worker 0
     ps_policy_lines replay; // worker 0's
@@ -38,6 +39,25 @@ struct ps_trainer_own {
     double round_seconds; // of this rank's own steps, older ones less
     double round_done;    // these steps
 };
+
+/* Where policy.log goes; NULL: nowhere. */
+static const ps_run_dir *stretch_log(const ps_trainer *t)
+{
+    return t->own->log_ended ? NULL : t->o.run_dir;
+}
+
+/* err: of lines of policy.log. The disk may have no room for them: then it ends, for
+ * without them those that follow would repeat another run. */
+static ps_err stretch_logged(const ps_trainer *t, ps_err err)
+{
+    if (err != PS_ERR_IO) return err;
+    PS_ERROR("record",
+             "reason=\"%s\" note=\"training goes on; --replay can repeat the steps up to "
+             "here\"",
+             ps_err_message());
+    t->own->log_ended = true;
+    return PS_OK;
+}
 
 /* --- rounds of as many steps as fit a worker's own speed (sync.steps_by_speed) -------
  */
@@ -141,9 +161,9 @@ static ps_err rounds_tell(const ps_trainer *t, const uint64_t *samples, int n)
     char text[PS_BALANCE_TEXT_BYTES];
     PS_INFO("rounds", "after_step=%" PRIu64 " steps=%s", t->step,
             ps_balance_text(t->own->round_steps, n, text));
-    if (t->o.run_dir)
-        PS_TRY(ps_policy_log_add_steps(t->o.run_dir, t->own->log_step,
-                                       t->own->round_steps, n));
+    if (stretch_log(t))
+        PS_TRY(stretch_logged(t, ps_policy_log_add_steps(t->o.run_dir, t->own->log_step,
+                                                         t->own->round_steps, n)));
     ps_mp_writer w;
     ps_mp_writer_init(&w);
     ps_sync_batches_write(&w, samples, (uint32_t)n);
@@ -537,9 +557,9 @@ static ps_err record_cuts(const ps_trainer *t, const double *numbers, int n)
         cuts[r] = (ps_round_cut){(uint64_t)numbers[2 * r], (uint64_t)numbers[2 * r + 1]};
         any = any || cuts[r].round > 0;
     }
-    if (!any || !t->o.run_dir) return PS_OK;
-    return ps_policy_log_add_cuts(t->o.run_dir, t->own->log_step, t->own->n_rests - 1,
-                                  cuts, n);
+    if (!any || !stretch_log(t)) return PS_OK;
+    return stretch_logged(t, ps_policy_log_add_cuts(t->o.run_dir, t->own->log_step,
+                                                    t->own->n_rests - 1, cuts, n));
 }
 
 /* Books the steps since the last rest; the ranks' samples are added up. own_seconds: less
@@ -602,8 +622,9 @@ static ps_err run_stretch(ps_trainer *t, bool *stop)
     ps_err err = fetch_record(t, &record);
     if (err == PS_OK) err = stretch_book(t, ps_clock_seconds_since(begin), rest);
     if (err == PS_OK) err = stretch_agree(t, over, stop);
-    if (err == PS_OK && t->o.run_dir)
-        err = ps_policy_log_add_rest(t->o.run_dir, t->own->log_step, rest, *stop);
+    if (err == PS_OK && stretch_log(t))
+        err = stretch_logged(
+            t, ps_policy_log_add_rest(t->o.run_dir, t->own->log_step, rest, *stop));
     ps_rest_record_fini(&record);
     PS_TRY(err);
     if (!*stop && t->step < t->total_steps) PS_TRY(trainer_rounds_renew(t));
