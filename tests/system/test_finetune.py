@@ -135,6 +135,12 @@ class Average(FineTuneTest):
         self.train("eval", "single", 0, 1, "train.epochs=0", f"train.init={self.path('out', 'ema.safetensors')}")
         self.assertGreater(self.summary("eval")["test_accuracy"], 0.2)
 
+    def test_goes_where_the_job_goes_on_without_it(self):
+        self.train("out", "single", 0, 1, "train.ema=0.9", "checkpoint.every=2", "train.stop_after=4", code=75)
+        self.assertTrue(os.path.exists(self.path("out", "ema.safetensors")))
+        self.psrun("--resume", self.path("out"), "train.ema=0", "train.stop_after=0")
+        self.assertFalse(os.path.exists(self.path("out", "ema.safetensors")))
+
 
 if __name__ == "__main__":
     unittest.main()

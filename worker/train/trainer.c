@@ -536,11 +536,16 @@ static ps_err write_average(ps_trainer *t, const ps_optimizer *optimizer,
     return err;
 }
 
-/* All ranks, at the end. Before the first step there is no average. */
+/* All ranks, at the end. Before the first step there is no average. A job that goes on
+ * without one has that of other weights in its folder. */
 static ps_err save_average(ps_trainer *t)
 {
     static const char name[] = "ema.safetensors";
     const ps_optimizer *optimizer = ps_session_optimizer(t->o.session);
+    char path[PATH_MAX];
+    if (optimizer->ema == 0 && t->o.run_dir &&
+        ps_run_dir_path(t->o.run_dir, name, path) == PS_OK)
+        unlink(path);
     if (optimizer->ema == 0 || t->step == t->result->skipped_steps) return PS_OK;
     PS_TRY(write_average(t, optimizer, name));
     return ps_file_wait_written(t->member, t->o.config, name);
