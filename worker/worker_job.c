@@ -549,7 +549,7 @@ static ps_err worker_job_finish(job *j)
     begin_summary(j);
     PS_TRY(ps_summary_gather_workers(&j->summary, j->session, j->device));
     PS_TRY(ps_session_stop(j->session));
-    if (j->rank == 0 && j->result.evaluation.samples > 0)
+    if (j->rank == 0 && j->evaluator.whole)
         PS_TRY(ps_evaluation_write(&j->evaluator, &j->run_dir));
     if (j->rank == 0) PS_TRY(worker_job_write_config(j));
     PS_TRY(ps_metrics_close(&j->metrics));

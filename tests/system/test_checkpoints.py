@@ -493,6 +493,9 @@ class Interrupted(CheckpointTest):
             psrun = self.start(*job, args=["--resume", "auto"], faults=faults)
             faults.wait_for("evaluation.batch", psrun)
             self.end_held(psrun, signal.SIGTERM, 75, lambda f=faults: f.let_go("evaluation.batch"))
+            tested = [record["test_loss"] for record in self.records() if "test_loss" in record]
+            self.assertEqual(len(tested), n)
+            self.assertEqual(self.summary()["test_loss"], tested[-1] if tested else None)  # that of the last whole one
         self.run_job("out", *job, args=["--resume", "auto"])
         self.check_same("whole", "out")
 

@@ -181,6 +181,7 @@ ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out)
                            .samples = (int64_t)v[SAMPLES],
                            .interrupted = v[INTERRUPTED] > 0};
     e->figures.loss = out->loss;
+    e->whole = !out->interrupted;
     // The device counts them however many classes there are.
     if (v[COUNTED] > 0) out->measures.accuracy = v[CORRECT] / v[COUNTED];
     return PS_OK;

@@ -30,6 +30,7 @@ typedef struct ps_evaluator {
     int64_t begin, n;   // its slice
     int64_t n_samples;  // of all ranks
     ps_figures figures; // of all ranks, after an evaluation
+    bool whole;         // they are of the whole split
     float *outputs;     // (data.eval_batch, outputs)
     double *values;     // what is reduced
 } ps_evaluator;

@@ -677,18 +677,18 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done, bool last)
     if (t->o.evaluator->n_samples == 0) return PS_OK;
     char name[48];
     snprintf(name, sizeof name, "evaluate/%" PRIu64, t->step);
-    ps_evaluation *e = &t->result->evaluation;
+    ps_evaluation *e = &t->result->evaluation, made;
     if (t->pace->warn_of_older) t->pace->warn_of_older(t);
     // Of unequal workers each gets as many samples as it is fast.
     PS_TRY(ps_evaluator_share(t->o.evaluator, t->pace->shares(t)));
     uint64_t begin = ps_clock_ns();
-    PS_TRY(ps_evaluate(t->o.evaluator, name, e));
+    PS_TRY(ps_evaluate(t->o.evaluator, name, &made));
     ps_trace_add(PS_TRACE_EVALUATE, begin, t->step);
-    if (e->interrupted) {
+    if (made.interrupted) {
         t->result->interrupted = true;
-        *e = (ps_evaluation){0};
         return PS_OK;
     }
+    *e = made;
     const bool best = trainer_take_best(t, epochs_done);
     t->result->quality = ps_figures_quality(&t->o.evaluator->figures);
     show_evaluation(t, epochs_done, best);
