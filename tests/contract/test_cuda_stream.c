@@ -352,6 +352,10 @@ TEST(test_optimizers)
                          "groups: [{match: ['*.bias', n.*], weight_decay: 0}, {match: "
                          "fc.*, lr: 0.02}]}",
                          "train.ema=0.4");
+    // more blocks than a thread reads at once: 50, of one tensor
+    assert_same_training("optimizer={name: lamb, weight_decay: 0.1, clip_norm: 0.3}",
+                         "model.layers=[{conv2d: {name: a, out: 70, kernel: 3}}, relu, "
+                         "flatten, {linear: {name: fc, out: 80}}]");
     assert_same_training("optimizer.name=sgd", "train.ema=0.9");
     assert_same_training("optimizer={name: adamw, groups: [{match: ['*.bias', n.*], "
                          "weight_decay: 0}, {match: fc.*, lr: 0.02}]}",

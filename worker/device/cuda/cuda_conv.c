@@ -188,19 +188,11 @@ static ps_err conv_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     float *db = ps_cuda_grad(r->plan, s->node->layer->bias);
-    ps_rows rows = ps_rows_of(r->n, out->channels, out->plane);
-    if (out->layout.channels_last) {
-        const ps_columns columns = ps_columns_of(r->n * out->plane, out->channels);
-        rows.parts = columns.parts;
-        PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, channel_dots,
-                            ps_columns_blocks(&columns, 1), PS_CUDA_NAME(s),
-                            .dy = out->grad, .parts = r->plan->parts,
-                            .columns = columns));
-    } else {
-        PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_sums,
-                            out->channels * rows.parts.by, PS_CUDA_NAME(s),
-                            .x = out->grad, .parts = r->plan->parts, .rows = rows));
-    }
+    const ps_rows rows = ps_rows_of(r->n, out->channels, out->plane);
+    if (out->layout.channels_last) return ps_cuda_bias_by_blocks(r, s, r->n * out->plane);
+    PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_sums,
+                        out->channels * rows.parts.by, PS_CUDA_NAME(s), .x = out->grad,
+                        .parts = r->plan->parts, .rows = rows));
     return PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_total, out->channels,
                         PS_CUDA_NAME(s), .parts = r->plan->parts, .y = db, .rows = rows,
                         .add = r->accumulate);

@@ -532,7 +532,7 @@ ps_err ps_cuda_loss_forward(const ps_cuda_pass *r)
                          .outputs = (uint32_t)out->features,
                          .lanes = ps_team_lanes(out->features),
                          .terms = terms_of(p)};
-    if (k.lanes == 1)
+    if (k.lanes == 1 && k.n <= PS_SUM_LANES)
         return ps_gpu_launch(p->gpu, PS_GPU_COMPUTE, PS_KERNEL_loss, &k, 1, "loss");
     PS_TRY(ps_gpu_launch(p->gpu, PS_GPU_COMPUTE, PS_KERNEL_loss_rows, &k, r->n, "loss"));
     return PS_LAUNCH(p->gpu, loss_total, 1, "loss", .rows = k.rows, .total = k.total,

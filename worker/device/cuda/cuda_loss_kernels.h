@@ -70,8 +70,9 @@ PS_TEAM void ps_k_log_softmax_grad_row(const ps_k_log_softmax_grad *k, uint32_t 
 
 /* total = the sum of the samples' losses, and the number of samples whose largest output
  * is the label's. logits, if not NULL: x is set to their log_softmax first. With one lane
- * a sample, `loss` does all, in one block; else loss_rows does each sample, and
- * loss_total adds them up. */
+ * a sample and at most PS_SUM_LANES samples, `loss` does all, in one block; else
+ * loss_rows does each sample, and loss_total adds them up in the same order: sample i in
+ * lane i % PS_SUM_LANES. */
 typedef struct ps_k_loss {
     float *x;
     const float *logits;

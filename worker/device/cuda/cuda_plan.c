@@ -375,6 +375,8 @@ static void count_sums(const ps_cuda_plan *p, int node, int64_t *parts, int64_t 
     } else if (l->kind == PS_LAYER_CONV2D || l->kind == PS_LAYER_BATCH_NORM2D) {
         *parts = out->channels * cuda_plan_channel_parts(out, n);
         *means = out->channels;
+    } else if (l->kind == PS_LAYER_LINEAR && n > PS_COLUMN_ROWS) {
+        *parts = out->channels * ps_columns_most_parts(n, out->channels);
     }
 }
 

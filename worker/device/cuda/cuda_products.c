@@ -114,9 +114,23 @@ static ps_err linear_backward_weight(const ps_cuda_pass *r, const ps_cuda_step *
                                           .ldc = in->features});
 }
 
+ps_err ps_cuda_bias_by_blocks(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t rows)
+{
+    const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    const ps_columns columns = ps_columns_of(rows, out->channels);
+    PS_TRY(PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, channel_dots,
+                        ps_columns_blocks(&columns, 1), PS_CUDA_NAME(s), .dy = out->grad,
+                        .parts = r->plan->parts, .columns = columns));
+    return PS_LAUNCH_ON(r->plan->gpu, PS_GPU_SIDE, row_total, out->channels,
+                        PS_CUDA_NAME(s), .parts = r->plan->parts,
+                        .y = ps_cuda_grad(r->plan, s->node->layer->bias),
+                        .rows = {.parts = columns.parts}, .add = r->accumulate);
+}
+
 static ps_err linear_backward_bias(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
+    if (r->n > PS_COLUMN_ROWS) return ps_cuda_bias_by_blocks(r, s, r->n);
     return PS_LAUNCH_ON(
         r->plan->gpu, PS_GPU_SIDE, column_total, out->features, PS_CUDA_NAME(s),
         .x = out->grad, .y = ps_cuda_grad(r->plan, s->node->layer->bias),

@@ -21,6 +21,10 @@ bool ps_cuda_turns_weight(const ps_cuda_plan *plan, const ps_layer *layer);
 ps_err ps_cuda_add_bias(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t inner,
                         int64_t channels);
 
+/* Writes, or adds, the gradient of the layer's bias: sums of its output's gradient (rows,
+ * channels), by blocks, on the side queue. */
+ps_err ps_cuda_bias_by_blocks(const ps_cuda_pass *r, const ps_cuda_step *s, int64_t rows);
+
 ps_err ps_cuda_linear_forward(const ps_cuda_pass *r, const ps_cuda_step *s);
 ps_err ps_cuda_linear_backward(const ps_cuda_pass *r, const ps_cuda_step *s);
 

@@ -129,8 +129,9 @@ PS_ARITH void ps_k_row_total_done(const ps_k_row_total *k, uint32_t row, ps_sums
 
 /* y (columns) = or += the sums of x's (n, columns) columns: the gradient of a linear
  * layer's bias. Row r of a column is added in lane r % PS_COLUMN_LANES; a thread waits
- * for the memory once for as many rows, not for each. */
-enum { PS_COLUMN_LANES = 16 };
+ * for the memory once for as many rows, not for each. More than PS_COLUMN_ROWS rows are
+ * added by blocks (cuda_channel_kernels.h). */
+enum { PS_COLUMN_LANES = 16, PS_COLUMN_ROWS = 8 * PS_COLUMN_LANES };
 
 typedef struct ps_k_column_total {
     ps_values x;
