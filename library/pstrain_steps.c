@@ -4,6 +4,7 @@
 
 #include "absent.h"
 #include "fault_point.h"
+#include "memory_sum.h"
 #include "nontemporal_copy.h"
 #include "pstrain_device.h"
 #include "pstrain_state.h"
@@ -330,20 +331,9 @@ int pstrain_sync(pstrain_session *s)
 
 /* --- sums: whether memory was changed ---------------------------------------------- */
 
-/* Every factor is odd, so a change of one word always changes the sum. */
 uint32_t pstrain_checksum(const void *from, uint64_t bytes)
 {
-    const unsigned char *words = from;
-    const uint64_t n = bytes / sizeof(uint32_t), rest = bytes % sizeof(uint32_t);
-    uint32_t sum = 0, last = 0;
-#pragma omp simd reduction(+ : sum)
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, words + i * sizeof bits, sizeof bits);
-        sum += bits * (2 * (uint32_t)i + 1);
-    }
-    if (rest > 0) memcpy(&last, words + n * sizeof last, rest);
-    return sum + last * (2 * (uint32_t)n + 1);
+    return ps_memory_sum(from, bytes);
 }
 
 /* --- state ------------------------------------------------------------------------- */

@@ -661,6 +661,23 @@ TEST(test_checksum)
     }
 }
 
+/* Another sign, or twice as much, of all elements is found, also where they are equal. */
+TEST(test_checksum_of_all)
+{
+    static float x[4096], y[4096];
+    const float factors[] = {-1, 2, 0.5F, -4, 1.0F / 65536};
+    for (size_t n = 2; n <= 4096; n *= 2)
+        for (int alike = 0; alike < 2; alike++)
+            for (size_t f = 0; f < sizeof factors / sizeof *factors; f++) {
+                for (size_t i = 0; i < n; i++) {
+                    x[i] = alike ? 1 : 0.37F + (float)(i * 7919 % 4093);
+                    y[i] = x[i] * factors[f];
+                }
+                assert_int_not_equal(pstrain_checksum(x, n * sizeof *x),
+                                     pstrain_checksum(y, n * sizeof *y));
+            }
+}
+
 /* A program that joins, but needs no tensors. */
 static int leave_early(rig_worker *w)
 {

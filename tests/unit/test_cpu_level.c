@@ -9,6 +9,7 @@
 #include "codec.h"
 #include "finite.h"
 #include "floats.h"
+#include "memory_sum.h"
 #include "nontemporal_copy.h"
 #include "optimizer.h"
 #include "optimizer_loops.h"
@@ -193,6 +194,8 @@ static void compute_sums(output *o)
             const float kept = b[at];
             b[at] = at % 2 ? NAN : -INFINITY;
             const bool finite = ps_finite_all(b, n);
+            const uint32_t memory = ps_memory_sum(b, n * sizeof *b - 1);
+            put(o, &memory, sizeof memory);
             b[at] = kept;
             put(o, &finite, sizeof finite);
         }

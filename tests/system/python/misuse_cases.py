@@ -22,7 +22,7 @@ from cases import RANK, SIZE, Given, batch, case, gradients, net, optimizer_of, 
 @case
 def refusals():
     wrong = pstrain.InputError
-    layer = nn.Linear(4, 4)
+    layer = nn.Linear(8, 8)
 
     def optimizer(*args, **kwargs):
         return lambda: pstrain.Optimizer(*args, **kwargs)
@@ -72,7 +72,7 @@ def refusals():
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         refused(wrong, ["not copied or pickled", "state_dict()"], lambda c=copied: c(mine))
     refused(wrong, ["'0.weight'", "start()"], lambda: layer.weight.sum().backward())
-    layer(torch.ones(1, 4)).sum().backward()
+    layer(torch.ones(1, 8)).sum().backward()
     check_changed_gradients(layer, mine)
     nn.utils.clip_grad_norm_(layer.parameters(), 0.1)
     refused(wrong, ["'0.weight'", "clip_norm="], mine.step)
