@@ -102,6 +102,12 @@ def check_weights(slot: Slot, rank: int) -> None:
     slot.address = slot.param.data_ptr()
 
 
+def check_late(slot: Slot, rank: int) -> None:
+    """InputError where somebody has written the parameter while its new weights were on the way."""
+    if not slot.fresh and (memory_sum(slot.param) != slot.sum if slot.sum is not None else slot.param._version != slot.version):
+        refuse_weights(slot, rank, "was changed while its new weights were on the way (overlap_forward)")
+
+
 def refuse_weights(slot: Slot, rank: int,
                    what: str = "was changed by the program (load_state_dict, .data, an in-place operation)") -> None:
     raise InputError(

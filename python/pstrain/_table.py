@@ -12,7 +12,7 @@ from . import job as jobs
 from ._buffers import Buffers
 from ._hooks import Hooks
 from .process_group import of_everybody
-from ._slots import Slot, arena, check_parameter, check_sent, check_weights, place_of, runs, take_weights
+from ._slots import Slot, arena, check_late, check_parameter, check_sent, check_weights, place_of, runs, take_weights
 from .errors import InputError, PeerError, TimeoutError
 
 if typing.TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Table:
         if self.job.rows() is not None:
             raise InputError(f"rank {self.job.rank}: parameter '{new.name}' cannot be added to a job with pstrain.Embeddings: "
                              "give all parameters when the Optimizer is made")
-        self._check_weights()
+        self.check_weights()
         try:
             saved = self.save(self.optimizers[0].skipped_steps)
             if self.device is not None:
@@ -367,7 +367,7 @@ class Table:
         self.start()
         if self.join is not None and not agreed:
             self.join.agree(number)
-        self._check_weights()
+        self.check_weights()
         now = self._groups_now()
         if now != self._numbers:
             self.job.session.set_groups(_arguments.as_c(now), len(now))
@@ -381,7 +381,7 @@ class Table:
     def has_new_numbers(self) -> bool:
         return self._groups_now() != self._numbers
 
-    def _check_weights(self) -> None:
+    def check_weights(self) -> None:
         """InputError names a parameter that the program has written itself."""
         if not self.sums:  # else the weights are the program's
             for slot in self._held():
@@ -413,6 +413,9 @@ class Table:
 
     def _take(self, slots: "list[Slot]") -> None:
         """Their weights have arrived."""
+        if self.overlaps:
+            for slot in slots:
+                check_late(slot, self.job.rank)
         for slot in slots:
             slot.fresh = True
             if self.optimizers[slot.owner].views:
@@ -426,6 +429,7 @@ class Table:
 
     def sync(self) -> None:
         """The exact weights become everybody's. Collective."""
+        self.check_weights()
         self.job.session.sync()
         self._arrive(0, self._n_open)
         self._take(self._held())

@@ -340,7 +340,9 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._refuse_scaler(grad_scaler)
-        if not self._table.begun:
+        if self._table.begun:
+            self._table.check_weights()
+        else:
             self._refuse_step_of_checkpoint()
         self._table.begin(self._number)
         self._check()

@@ -140,6 +140,10 @@ def misuse():
             each.data.zero_()
         model.load_state_dict(own)
         whole()
+        refused_when_written(model[1].weight, optimizer.state_dict)
+        forward().backward()
+        refused_when_written(model[1].weight, optimizer.step)
+        optimizer.step()
         model[1].weight.data.clamp_(-0.01, 0.01)
         refused(wrong, ["'1.weight'", ".data", "comm_hook"], lambda: forward().backward())
     elif what == "double":
@@ -180,6 +184,14 @@ def misuse():
     pstrain.barrier()
     pstrain.abort("done")
     say("fine")
+
+
+def refused_when_written(weight, call):
+    """The call would lose the program's numbers, which are taken back."""
+    own = weight.detach().clone()
+    weight.data.mul_(2)
+    refused(pstrain.InputError, ["'1.weight'", "was changed"], call)
+    weight.data.copy_(own)
 
 
 def over_gloo(model):

@@ -389,7 +389,7 @@ def attention():
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True))
     with pstrain.init():
-        optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-2)
+        optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-2, overlap_forward=True)
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         for step in range(6):
             x = torch.rand(2, 3, 8, generator=torch.Generator().manual_seed(step + 100 * RANK))
@@ -399,6 +399,12 @@ def attention():
             with torch.no_grad():
                 model(x)
             scheduler.step(float(step))
+        optimizer.zero_grad()
+        model(x).pow(2).sum().backward()
+        optimizer.step()
+        model[0].weight.data.mul_(2)  # would be lost
+        refused(pstrain.InputError, ["'0.weight'", "was changed while"], optimizer.synchronize)
+        model[0].weight.data.mul_(0.5)
         optimizer.synchronize()
         mine = torch.cat([p.detach().flatten() for p in model.parameters()])
         first = mine.clone()
