@@ -24,10 +24,11 @@ if typing.TYPE_CHECKING:
 class _Module:
     """What is known of a module."""
 
-    __slots__ = ("slots", "within", "met")
+    __slots__ = ("slots", "inner", "within", "met")
 
-    def __init__(self, slots: "list[Slot]", within: "list[Optimizer]") -> None:
-        self.slots, self.within = slots, within  # its own parameters; the optimizers of those within it
+    def __init__(self, slots: "list[Slot]", inner: "list[Slot]", within: "list[Optimizer]") -> None:
+        # Its own parameters; those of the modules within it, too, and their optimizers.
+        self.slots, self.inner, self.within = slots, inner, within
         self.met = False  # a forward pass of it has told the Buffers
 
 
@@ -314,7 +315,9 @@ class Table:
                 optimizer.forward = True
         for slot in slots:
             slot.seen = True
-        for slot in (*self._early, *slots):
+        # Without gradients some modules have a quicker way, which calls none of those within them (TransformerEncoderLayer).
+        waits = slots if trains or not self.overlaps else known.inner
+        for slot in (*self._early, *waits):
             if not slot.fresh:
                 self.wait(slot)
 
@@ -330,7 +333,8 @@ class Table:
         compiled = hasattr(module, "_orig_mod")
         params = module.parameters() if compiled else module._parameters.values()
         own = [self.slots[id(p)] for p in params if p is not None and id(p) in self.slots]
-        owners = {self.slots[id(p)].owner for p in module.parameters() if id(p) in self.slots}
+        inner = [self.slots[id(p)] for p in module.parameters() if id(p) in self.slots]
+        owners = {slot.owner for slot in inner}
         if owners and isinstance(module, torch.nn.parallel.DistributedDataParallel):
             raise InputError(
                 f"rank {self.job.rank}: the model of this pstrain.Optimizer is in DistributedDataParallel, "
@@ -343,7 +347,7 @@ class Table:
             self._known.add(module)
             if self.overlaps:
                 self.hooks.add_to_reading(module)
-        known = _Module(own, [self.optimizers[owner] for owner in sorted(owners)])
+        known = _Module(own, inner, [self.optimizers[owner] for owner in sorted(owners)])
         # torch.func.functional_call gives a module other tensors for a while: it is asked again.
         if owners or all(isinstance(p, torch.nn.Parameter) for p in module.parameters()):
             self._by_module[module] = known

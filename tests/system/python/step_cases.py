@@ -396,8 +396,11 @@ def attention():
             optimizer.zero_grad()
             model(x).pow(2).sum().backward()
             optimizer.step()
-            with torch.no_grad():
-                model(x)
+            with torch.no_grad():  # a layer's quick way of evaluation reads weights of modules that it does not call
+                evaluated = model.eval()(x)
+                optimizer.synchronize()
+                assert torch.equal(evaluated, model(x))
+                model.train()(x)
             scheduler.step(float(step))
         optimizer.zero_grad()
         model(x).pow(2).sum().backward()
