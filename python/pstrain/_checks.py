@@ -28,6 +28,11 @@ def channels_last(tensor: "torch.Tensor") -> bool:
             and tensor.is_contiguous(memory_format=formats[tensor.dim()]))
 
 
+def overlaps(tensor: "torch.Tensor") -> bool:
+    """Whether several of its elements are one number in memory, as expand() makes them."""
+    return tensor.numel() > 0 and any(step == 0 and n > 1 for step, n in zip(tensor.stride(), tensor.shape))
+
+
 def why_not(tensor: "torch.Tensor", dtypes: "tuple[torch.dtype | None, ...]", any_format: bool = False,
             gpu: bool = False, contiguous: bool = True) -> str:
     import torch

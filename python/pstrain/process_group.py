@@ -46,6 +46,7 @@ _MONITOR = 1 << 62  # tags of monitored_barrier, beyond those of programs
 _cuda: typing.Any = torch.backends.cuda  # its function has no types
 _DEVICES = ["cpu", "cuda"] if _cuda.is_built() else ["cpu"]
 Tensors = typing.Sequence[torch.Tensor]
+After = typing.Callable[[], typing.Any]  # what is done once a call's transfers are
 
 
 class _Devices(typing.List[torch.device]):
@@ -60,8 +61,8 @@ _Base: typing.Any = dist.ProcessGroup
 
 
 class ProcessGroup(_Base):  # type: ignore[misc]
-    """Some workers of the job. Its calls return at once with a Work, which waits. Tensors are contiguous, on the CPU;
-    root, source and destination are ranks of the group."""
+    """Some workers of the job. Its calls return at once with a Work, which waits. Tensors are dense, in any order of
+    memory (those that are not contiguous are copied); root, source and destination are ranks of the group."""
 
     def __init__(self, job: jobs.Job, comm: t.Comm) -> None:
         super().__init__(comm.rank, comm.size)
@@ -155,11 +156,13 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             raise InputError(f"rank {self.rank()}: all_reduce of no tensors")
         for tensor in tensors:
             self._check_reduced(tensor, op, "all_reduce")
+        after: "list[After]" = []
+        tensors = self._places(tensors, after)
         if all(self._is_for_servers(tensor, op) for tensor in tensors):
-            return self._reduce_by_servers(tensors, op, given)
+            return self._reduce_by_servers(tensors, op, given, after)
         keeps: "list[typing.Any]" = [tensors]
-        begun = [self._all_reduce(tensor.detach(), op, keeps) for tensor in tensors if tensor.numel()]
-        return self._work(begun, keeps, "all_reduce", given)
+        begun = [self._all_reduce(tensor, op, keeps) for tensor in tensors if tensor.numel()]
+        return self._work(begun, keeps, "all_reduce", given, after)
 
     def allreduce_coalesced(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         return self.allreduce(tensors, opts)
@@ -170,9 +173,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         [tensor], op, root = _listed(tensors), self._op(opts, "reduce"), _root(opts)
         self._check_reduced(tensor, op, "reduce")
         self._check_root(root, "reduce")
-        parts = [t.NOTHING] * self.size()
-        parts[root] = (*_memory(tensor), *(_memory(tensor) if root == self.rank() else (0, 0)))
-        return self._work([self._reduction(t.REDUCE, parts, tensor, op, root=root)], tensors, "reduce")
+        after: "list[After]" = []
+        parts, places = [t.NOTHING] * self.size(), self._places([tensor], after)
+        parts[root] = (*_memory(places[0]), *(_memory(places[0]) if root == self.rank() else (0, 0)))
+        return self._work([self._reduction(t.REDUCE, parts, tensor, op, root=root)], places, "reduce", tensors, after)
 
     @through_host("out")
     def reduce_scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
@@ -180,20 +184,21 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         all ranks."""
         op, begun = self._op(opts, "reduce_scatter"), []
         keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
         outputs = _listed(outputs)
         if len(outputs) != len(inputs):
             raise InputError(f"rank {self.rank()}: reduce_scatter of {len(inputs)} lists into {len(outputs)} tensors")
         for output, given in zip(outputs, inputs):
             self._check_reduced(output, op, "reduce_scatter")
-            self._check_list(given, output.dtype, "reduce_scatter")
+            self._check_list(given, output.dtype, "reduce_scatter", written=False)
             if given[self.rank()].numel() != output.numel():
                 raise InputError(f"rank {self.rank()}: reduce_scatter of {given[self.rank()].numel()} elements into "
                                  f"{output.numel()}")
         for output, given in zip(outputs, inputs):
             parts = [(*_memory(tensor), 0, 0) for tensor in self._given(given, keeps)]
-            parts[self.rank()] = (*parts[self.rank()][:2], *_memory(output))
+            parts[self.rank()] = (*parts[self.rank()][:2], *_memory(self._place(output, after, keeps)))
             begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
-        return self._work(begun, [outputs, *keeps], "reduce_scatter", outputs)
+        return self._work(begun, keeps, "reduce_scatter", outputs, after)
 
     @through_host("out")
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
@@ -205,14 +210,16 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @through_host("out")
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
         op, begun = self._op(opts, "reduce_scatter"), []
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(tensor, output, "reduce_scatter")
             self._check_reduced(output, op, "reduce_scatter")
         for output, tensor in zip(outputs, inputs):
-            parts: "list[t.Part]" = [(*part, 0, 0) for part in self._equal_parts(tensor)]
-            parts[self.rank()] = (*parts[self.rank()][:2], *_memory(output))
+            parts: "list[t.Part]" = [(*part, 0, 0) for part in self._equal_parts(*self._given([tensor], keeps))]
+            parts[self.rank()] = (*parts[self.rank()][:2], *_memory(self._place(output, after, keeps)))
             begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
-        return self._work(begun, (outputs, inputs), "reduce_scatter", outputs)
+        return self._work(begun, keeps, "reduce_scatter", outputs, after)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -221,34 +228,39 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @through_host("both")
     def broadcast(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         tensors, root, begun = _listed(tensors), _root(opts), []
+        after: "list[After]" = []
         self._check_root(root, "broadcast")
         for tensor in tensors:
             self._check(tensor, "broadcast")
-        for tensor in tensors:
+        places = self._places(tensors, after)
+        for place in places:
             if self.rank() == root:
-                parts = [(*_memory(tensor), 0, 0)] * self.size()
+                parts = [(*_memory(place), 0, 0)] * self.size()
                 parts[root] = t.NOTHING
             else:
                 parts = [t.NOTHING] * self.size()
-                parts[root] = (0, 0, *_memory(tensor))
+                parts[root] = (0, 0, *_memory(place))
             begun.append(self._comm.begin(t.BROADCAST, parts, root=root))
-        return self._work(begun, tensors, "broadcast")
+        return self._work(begun, places, "broadcast", tensors, after)
 
     @through_host("out")
     def allgather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """outputs: a list of size() tensors for each of the inputs. They may have other sizes on other ranks."""
         inputs, begun = _listed(inputs), []
-        after: "list[typing.Callable[[], typing.Any]]" = []
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
         if len(outputs) != len(inputs):
             raise InputError(f"rank {self.rank()}: all_gather of {len(inputs)} tensors into {len(outputs)} lists")
         for mine, theirs in zip(inputs, outputs):
-            self._check(mine, "all_gather")
+            self._check(mine, "all_gather", written=False)
             self._check_list(theirs, mine.dtype, "all_gather")
             self._check_own(mine, theirs, "all_gather")
         for mine, theirs in zip(inputs, outputs):
-            parts = [(*_memory(mine), *_memory(place)) for place in self._places(theirs, after)]
+            [given], places = self._given([mine], keeps), self._places(theirs, after)
+            keeps.append(places)
+            parts = [(*_memory(given), *_memory(place)) for place in places]
             begun.append(self._comm.begin(t.ALL_GATHER, parts))
-        return self._work(begun, (outputs, inputs), "all_gather", outputs, after)
+        return self._work(begun, keeps, "all_gather", outputs, after)
 
     @through_host("out")
     def allgather_coalesced(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
@@ -265,12 +277,15 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @through_host("out")
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
         begun = []
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
         for output, tensor in zip(outputs, inputs):
-            self._check_multiple(output, tensor, "all_gather")
+            self._check_multiple(output, tensor, "all_gather", writes_large=True)
         for output, tensor in zip(outputs, inputs):
-            mine = _memory(tensor)
-            begun.append(self._comm.begin(t.ALL_GATHER, [(*mine, *part) for part in self._equal_parts(output)]))
-        return self._work(begun, (outputs, inputs), "all_gather", outputs)
+            mine, place = _memory(*self._given([tensor], keeps)), self._place(output, after, keeps)
+            parts = [(*mine, *part) for part in self._equal_parts(place)]
+            begun.append(self._comm.begin(t.ALL_GATHER, parts))
+        return self._work(begun, keeps, "all_gather", outputs, after)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -278,29 +293,35 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def gather(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """outputs: at the root a list of size() tensors, else empty."""
         [tensor], root = _listed(inputs), _root(opts)
-        self._check(tensor, "gather")
+        self._check(tensor, "gather", written=False)
         self._check_root(root, "gather")
         parts = [t.NOTHING] * self.size()
-        after: "list[typing.Callable[[], typing.Any]]" = []
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
         if self.rank() == root:
             self._check_list(outputs[0], tensor.dtype, "gather")
             self._check_own(tensor, outputs[0], "gather")
-            parts = [(0, 0, *_memory(place)) for place in self._places(outputs[0], after)]
-        parts[root] = (*_memory(tensor), *parts[root][2:])
+            places = self._places(outputs[0], after)
+            keeps.append(places)
+            parts = [(0, 0, *_memory(place)) for place in places]
+        parts[root] = (*_memory(*self._given([tensor], keeps)), *parts[root][2:])
         begun = self._comm.begin(t.GATHER, parts, root=root)
-        return self._work([begun], (outputs, inputs), "gather", outputs, after)
+        return self._work([begun], keeps, "gather", outputs, after)
 
     @through_host("out")
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
         """output: at the root size() times as large as the input; elsewhere it is not looked at."""
         root, parts = _root(opts), [t.NOTHING] * self.size()
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
         self._check_root(root, "gather")
-        self._check(tensor, "gather")
+        self._check(tensor, "gather", written=False)
         if self.rank() == root:
-            self._check_multiple(output, tensor, "gather")
-            parts = [(0, 0, *part) for part in self._equal_parts(output)]
-        parts[root] = (*_memory(tensor), *parts[root][2:])
-        return self._work([self._comm.begin(t.GATHER, parts, root=root)], (output, tensor), "gather", [output])
+            self._check_multiple(output, tensor, "gather", writes_large=True)
+            parts = [(0, 0, *part) for part in self._equal_parts(self._place(output, after, keeps))]
+        parts[root] = (*_memory(*self._given([tensor], keeps)), *parts[root][2:])
+        begun = self._comm.begin(t.GATHER, parts, root=root)
+        return self._work([begun], keeps, "gather", [output], after)
 
     gather_into_tensor = gather_single
 
@@ -308,57 +329,68 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def scatter(self, outputs: typing.Any, inputs: typing.Any, opts: typing.Any = None) -> typing.Any:
         """inputs: at the root a list of size() tensors, else empty."""
         [tensor], root = _listed(outputs), _root(opts)
-        keeps: "list[typing.Any]" = [outputs, inputs]
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
         self._check(tensor, "scatter")
         self._check_root(root, "scatter")
         parts = [t.NOTHING] * self.size()
         if self.rank() == root:
-            self._check_list(inputs[0], tensor.dtype, "scatter")
+            self._check_list(inputs[0], tensor.dtype, "scatter", written=False)
             self._check_own(tensor, inputs[0], "scatter")
             parts = [(*_memory(given), 0, 0) for given in self._given(inputs[0], keeps)]
-        parts[root] = (*parts[root][:2], *_memory(tensor))
-        return self._work([self._comm.begin(t.SCATTER, parts, root=root)], keeps, "scatter", result=outputs)
+        parts[root] = (*parts[root][:2], *_memory(self._place(tensor, after, keeps)))
+        begun = self._comm.begin(t.SCATTER, parts, root=root)
+        return self._work([begun], keeps, "scatter", outputs, after)
 
     @through_host("out")
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: typing.Any = None) -> typing.Any:
         """The r-th input goes to rank r; the r-th output comes from it."""
-        self._check_list(inputs, inputs[0].dtype if len(inputs) else None, "all_to_all")
+        self._check_list(inputs, inputs[0].dtype if len(inputs) else None, "all_to_all", written=False)
         self._check_list(outputs, inputs[0].dtype, "all_to_all")
         self._check_own(inputs[self.rank()], outputs, "all_to_all")
-        keeps: "list[typing.Any]" = [outputs]
-        after: "list[typing.Callable[[], typing.Any]]" = []
-        parts = [(*_memory(given), *_memory(place))
-                 for given, place in zip(self._given(inputs, keeps), self._places(outputs, after))]
-        return self._work([self._comm.begin(t.ALL_TO_ALL, parts)], keeps, "all_to_all", outputs, after)
+        after: "list[After]" = []
+        places = self._places(outputs, after)
+        keeps: "list[typing.Any]" = [places]
+        parts = [(*_memory(given), *_memory(place)) for given, place in zip(self._given(inputs, keeps), places)]
+        begun = self._comm.begin(t.ALL_TO_ALL, parts)
+        return self._work([begun], keeps, "all_to_all", outputs, after)
 
     @through_host("out")
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: "typing.Sequence[int]",
                           input_sizes: "typing.Sequence[int]", opts: typing.Any = None) -> typing.Any:
         """Sizes: how many rows go to and come from each rank; none: as many of each."""
-        places, given = self._rows(output, output_sizes, "output"), self._rows(tensor, input_sizes, "input")
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
+        self._check(output, "all_to_all")
+        self._check(tensor, "all_to_all", written=False)
+        places = self._rows(self._place(output, after, keeps), output_sizes, "output")
+        given = self._rows(*self._given([tensor], keeps), input_sizes, "input")
         if output.dtype != tensor.dtype:
             raise InputError(f"rank {self.rank()}: all_to_all of {tensor.dtype} and {output.dtype}: they have to be alike")
         if places[self.rank()][1] != given[self.rank()][1]:
             raise InputError(f"rank {self.rank()}: all_to_all: its own part of the input has {given[self.rank()][1]} bytes, "
                              f"that of the output {places[self.rank()][1]}")
-        begun = self._comm.begin(t.ALL_TO_ALL, [(*sent, *place) for sent, place in zip(given, places)])
-        return self._work([begun], (output, tensor), "all_to_all", [output])
+        parts = [(*sent, *place) for sent, place in zip(given, places)]
+        return self._work([self._comm.begin(t.ALL_TO_ALL, parts)], keeps, "all_to_all", [output], after)
 
     alltoall_base = all_to_all_single
 
     @through_host("in")
     def send(self, tensors: typing.Any, dst: int, tag: int = 0) -> typing.Any:
         [tensor] = _listed(tensors)
-        self._check(tensor, "send")
-        begun = self._comm.begin(t.SEND, [(*_memory(tensor), 0, 0)], peer=dst, tag=tag)
-        return self._work([begun], tensors, f"send to rank {dst}")
+        self._check(tensor, "send", written=False)
+        keeps: "list[typing.Any]" = []
+        begun = self._comm.begin(t.SEND, [(*_memory(*self._given([tensor], keeps)), 0, 0)], peer=dst, tag=tag)
+        return self._work([begun], keeps, f"send to rank {dst}", tensors)
 
     @through_host("out")
     def recv(self, tensors: typing.Any, src: int, tag: int = 0) -> typing.Any:
         [tensor] = _listed(tensors)
         self._check(tensor, "recv")
-        begun = self._comm.begin(t.RECV, [(0, 0, *_memory(tensor))], peer=src, tag=tag)
-        return self._work([begun], tensors, f"recv from rank {src}" if src >= 0 else "recv from any rank")
+        keeps: "list[typing.Any]" = []
+        after: "list[After]" = []
+        begun = self._comm.begin(t.RECV, [(0, 0, *_memory(self._place(tensor, after, keeps)))], peer=src, tag=tag)
+        return self._work([begun], keeps, f"recv from rank {src}" if src >= 0 else "recv from any rank", tensors, after)
 
     def recv_anysource(self, tensors: typing.Any, tag: int = 0) -> typing.Any:
         return self.recv(tensors, -1, tag)
@@ -419,9 +451,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         raise InputError(f"rank {self.rank()}: {what} by PREMUL_SUM or something else: this back end has SUM, AVG, "
                          "MIN, MAX, PRODUCT, BAND, BOR and BXOR")
 
-    def _check(self, tensor: torch.Tensor, what: str,
-               dtypes: "tuple[torch.dtype, ...] | None" = None) -> None:
-        _checks.check(tensor, f"the tensor of {what}", self.rank(), dtypes or (tensor.dtype,))
+    def _check(self, tensor: torch.Tensor, what: str, dtypes: "tuple[torch.dtype, ...] | None" = None,
+               written: bool = True, name: str = "the tensor") -> None:
+        _checks.check(tensor, f"{name} of {what}", self.rank(), dtypes or (tensor.dtype,), contiguous=False)
+        if written and _checks.overlaps(tensor):
+            raise InputError(f"rank {self.rank()}: {name} of {what} has several elements in one place of memory (expand): "
+                             "use .clone()")
 
     def _check_reduced(self, tensor: torch.Tensor, op: int, what: str) -> None:
         self._check(tensor, what, tuple(jobs.dtypes()))
@@ -432,12 +467,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         if not 0 <= root < self.size():
             raise InputError(f"rank {self.rank()}: {what}: {root} is not a rank of the group, 0 to {self.size() - 1}")
 
-    def _check_list(self, tensors: Tensors, dtype: "torch.dtype | None", what: str) -> None:
+    def _check_list(self, tensors: Tensors, dtype: "torch.dtype | None", what: str, written: bool = True) -> None:
         """One for each rank."""
         if len(tensors) != self.size():
             raise InputError(f"rank {self.rank()}: {what} of {self.size()} ranks has {len(tensors)} tensors in its list")
         for tensor in tensors:
-            _checks.check(tensor, f"a tensor of {what}", self.rank(), (tensor.dtype,), contiguous=False)
+            self._check(tensor, what, written=written, name="a tensor")
             if tensor.dtype != dtype:
                 raise InputError(f"rank {self.rank()}: {what} of {dtype} and {tensor.dtype}: they have to be alike")
 
@@ -447,13 +482,18 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         keeps.append(given)
         return given
 
-    def _places(self, tensors: Tensors, after: "list[typing.Callable[[], typing.Any]]") -> Tensors:
-        """Contiguous memory for what comes; of others a copy, which goes there afterwards."""
-        places = [tensor.detach() if tensor.is_contiguous() else torch.empty_like(
-            tensor, memory_format=torch.contiguous_format) for tensor in tensors]
+    def _places(self, tensors: Tensors, after: "list[After]") -> Tensors:
+        """Contiguous memory with their values, for what comes; of others a copy, which goes there afterwards."""
+        places = [tensor.detach().contiguous() for tensor in tensors]
         after += [functools.partial(tensor.detach().copy_, place)
                   for tensor, place in zip(tensors, places) if not tensor.is_contiguous()]
         return places
+
+    def _place(self, tensor: torch.Tensor, after: "list[After]", keeps: "list[typing.Any]") -> torch.Tensor:
+        """That of one, kept."""
+        places = self._places([tensor], after)
+        keeps.append(places)
+        return places[0]
 
     def _check_own(self, mine: torch.Tensor, theirs: Tensors, what: str) -> None:
         """This rank's part is copied."""
@@ -461,9 +501,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             raise InputError(f"rank {self.rank()}: {what} of {mine.numel()} elements: its own part in the list has "
                              f"{theirs[self.rank()].numel()}")
 
-    def _check_multiple(self, large: torch.Tensor, small: torch.Tensor, what: str) -> None:
-        self._check(large, what)
-        self._check(small, what)
+    def _check_multiple(self, large: torch.Tensor, small: torch.Tensor, what: str, writes_large: bool = False) -> None:
+        self._check(large, what, written=writes_large)
+        self._check(small, what, written=not writes_large)
         if large.numel() != small.numel() * self.size() or large.dtype != small.dtype:
             raise InputError(f"rank {self.rank()}: {what} on {self.size()} ranks: the tensors of {small.numel()} "
                              f"{small.dtype} and {large.numel()} {large.dtype} do not fit")
@@ -476,7 +516,6 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _rows(self, tensor: torch.Tensor, sizes: "typing.Sequence[int]", what: str) -> "list[tuple[int, int]]":
         """Address and bytes of each rank's rows."""
-        self._check(tensor, "all_to_all")
         if tensor.dim() == 0:
             raise InputError(f"rank {self.rank()}: all_to_all: the {what} has no dimension to split: give tensor.view(1)")
         rows = tensor.shape[0]
@@ -499,7 +538,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._back = (tensors, bring) if bring is not None else None
 
     def _work(self, begun: "list[typing.Any]", keeps: typing.Any, what: str, result: typing.Any = None,
-              after: "typing.Sequence[typing.Callable[[], typing.Any]]" = ()) -> typing.Any:
+              after: "typing.Sequence[After]" = ()) -> typing.Any:
         """keeps: the tensors that it needs; result: those of get_future, if they are others; after: done then."""
         devices = None
         if self._back is not None:
@@ -546,10 +585,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         return (self.by_servers and self._together is None and tensor.dtype == torch.float32 and op in (SUM, AVERAGE)
                 and tensor.numel() >= SMALL and job.can_reduce())
 
-    def _reduce_by_servers(self, tensors: Tensors, op: int, given: Tensors) -> Work:
-        """given: the same, as the program has them."""
+    def _reduce_by_servers(self, tensors: Tensors, op: int, given: Tensors, after: "list[After]") -> Work:
+        """given: the same, as the program has them; after: makes these of them."""
         back, self._back = self._back, None
         result = given if back is None else _listed(back[0])
+        after += [] if back is None else [back[1]]
         promise, lock = Promise(result, _pinned.devices_of(result) if back else None), threading.Lock()
         left, failed = len(tensors), False
 
@@ -561,9 +601,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 failed = failed or error is not None
             if keep:
                 try:
-                    if back is not None and error is None:
-                        back[1]()
-                except Exception as raised:  # of CUDA
+                    with torch.inference_mode():  # of this thread: the tensors may be of that mode
+                        for call in after if error is None else ():
+                            call()
+                except Exception as raised:  # of CUDA, or no memory
                     error = raised
                 promise.keep(error)
 
