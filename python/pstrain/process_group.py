@@ -12,6 +12,7 @@ which ranks need not keep between groups: only those of the first group of all w
 """
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import itertools
@@ -197,7 +198,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         for output, given in zip(outputs, inputs):
             parts = [(*_memory(tensor), 0, 0) for tensor in self._given(given, keeps)]
             parts[self.rank()] = (*parts[self.rank()][:2], *_memory(self._place(output, after, keeps)))
-            begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
+            begun.append(self._reduction(t.REDUCE_SCATTER, self._apart(parts, keeps), output, op))
         return self._work(begun, keeps, "reduce_scatter", outputs, after)
 
     @through_host("out")
@@ -218,7 +219,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         for output, tensor in zip(outputs, inputs):
             parts: "list[t.Part]" = [(*part, 0, 0) for part in self._equal_parts(*self._given([tensor], keeps))]
             parts[self.rank()] = (*parts[self.rank()][:2], *_memory(self._place(output, after, keeps)))
-            begun.append(self._reduction(t.REDUCE_SCATTER, parts, output, op))
+            begun.append(self._reduction(t.REDUCE_SCATTER, self._apart(parts, keeps), output, op))
         return self._work(begun, keeps, "reduce_scatter", outputs, after)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -258,7 +259,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         for mine, theirs in zip(inputs, outputs):
             [given], places = self._given([mine], keeps), self._places(theirs, after)
             keeps.append(places)
-            parts = [(*_memory(given), *_memory(place)) for place in places]
+            parts = self._apart([(*_memory(given), *_memory(place)) for place in places], keeps)
             begun.append(self._comm.begin(t.ALL_GATHER, parts))
         return self._work(begun, keeps, "all_gather", outputs, after)
 
@@ -283,7 +284,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._check_multiple(output, tensor, "all_gather", writes_large=True)
         for output, tensor in zip(outputs, inputs):
             mine, place = _memory(*self._given([tensor], keeps)), self._place(output, after, keeps)
-            parts = [(*mine, *part) for part in self._equal_parts(place)]
+            parts = self._apart([(*mine, *part) for part in self._equal_parts(place)], keeps)
             begun.append(self._comm.begin(t.ALL_GATHER, parts))
         return self._work(begun, keeps, "all_gather", outputs, after)
 
@@ -305,7 +306,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             keeps.append(places)
             parts = [(0, 0, *_memory(place)) for place in places]
         parts[root] = (*_memory(*self._given([tensor], keeps)), *parts[root][2:])
-        begun = self._comm.begin(t.GATHER, parts, root=root)
+        begun = self._comm.begin(t.GATHER, self._apart(parts, keeps), root=root)
         return self._work([begun], keeps, "gather", outputs, after)
 
     @through_host("out")
@@ -320,7 +321,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._check_multiple(output, tensor, "gather", writes_large=True)
             parts = [(0, 0, *part) for part in self._equal_parts(self._place(output, after, keeps))]
         parts[root] = (*_memory(*self._given([tensor], keeps)), *parts[root][2:])
-        begun = self._comm.begin(t.GATHER, parts, root=root)
+        begun = self._comm.begin(t.GATHER, self._apart(parts, keeps), root=root)
         return self._work([begun], keeps, "gather", [output], after)
 
     gather_into_tensor = gather_single
@@ -339,7 +340,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._check_own(tensor, inputs[0], "scatter")
             parts = [(*_memory(given), 0, 0) for given in self._given(inputs[0], keeps)]
         parts[root] = (*parts[root][:2], *_memory(self._place(tensor, after, keeps)))
-        begun = self._comm.begin(t.SCATTER, parts, root=root)
+        begun = self._comm.begin(t.SCATTER, self._apart(parts, keeps), root=root)
         return self._work([begun], keeps, "scatter", outputs, after)
 
     @through_host("out")
@@ -352,7 +353,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         places = self._places(outputs, after)
         keeps: "list[typing.Any]" = [places]
         parts = [(*_memory(given), *_memory(place)) for given, place in zip(self._given(inputs, keeps), places)]
-        begun = self._comm.begin(t.ALL_TO_ALL, parts)
+        begun = self._comm.begin(t.ALL_TO_ALL, self._apart(parts, keeps))
         return self._work([begun], keeps, "all_to_all", outputs, after)
 
     @through_host("out")
@@ -370,7 +371,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         if places[self.rank()][1] != given[self.rank()][1]:
             raise InputError(f"rank {self.rank()}: all_to_all: its own part of the input has {given[self.rank()][1]} bytes, "
                              f"that of the output {places[self.rank()][1]}")
-        parts = [(*sent, *place) for sent, place in zip(given, places)]
+        parts = self._apart([(*sent, *place) for sent, place in zip(given, places)], keeps)
         return self._work([self._comm.begin(t.ALL_TO_ALL, parts)], keeps, "all_to_all", [output], after)
 
     alltoall_base = all_to_all_single
@@ -494,6 +495,20 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         places = self._places([tensor], after)
         keeps.append(places)
         return places[0]
+
+    def _apart(self, parts: "list[t.Part]", keeps: "list[typing.Any]") -> "list[t.Part]":
+        """What lies where something else comes is sent from a copy: that may come first."""
+        own = parts[self.rank()]
+        come = [part[2:] for part in parts if part[3] and not (part is own and part[0] == part[2])]
+        begin, end = min((at for at, _ in come), default=0), max((at + n for at, n in come), default=0)
+        copies: "dict[tuple[int, int], int]" = {}
+        for at, n, *_ in parts:
+            if n and at < end and begin < at + n and any(at < to + m and to < at + n for to, m in come):
+                if (at, n) not in copies:
+                    keeps.append(ctypes.create_string_buffer(n))
+                    copies[at, n] = ctypes.addressof(keeps[-1])
+                    ctypes.memmove(copies[at, n], at, n)
+        return [(copies.get(part[:2], part[0]), *part[1:]) for part in parts] if copies else parts
 
     def _check_own(self, mine: torch.Tensor, theirs: Tensors, what: str) -> None:
         """This rank's part is copied."""

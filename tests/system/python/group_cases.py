@@ -79,6 +79,7 @@ def every_call():
     dist.all_reduce(bits, dist.ReduceOp.BOR)
     assert bits.item() == (3 if SIZE < 4 else 7), bits
     ordered_otherwise(gloo)
+    onto_themselves()
     scattered()
     point_to_point()
     subgroups()
@@ -115,6 +116,32 @@ def ordered_otherwise(gloo):
         dist.all_to_all_single(z, z.clone())
         getattr(dist, "reduce_scatter_tensor", dist._reduce_scatter_base)(x, z)
         assert torch.equal(x, sum(numbers(shape, torch.int32, r) for r in range(SIZE)))
+
+
+def onto_themselves():
+    """What comes goes to where something is sent from."""
+    def begun(call, *args):  # by rank 0 before the others, to which its part has come by then
+        if RANK:
+            dist.recv(torch.empty(1), 0)
+        work = call(*args, async_op=True)
+        for r in others() if RANK == 0 else ():
+            dist.send(torch.ones(1), r)
+        work.wait()
+
+    n = 70000
+    x = [numbers(n, rank=10 * RANK + r) for r in range(SIZE)]
+    begun(dist.all_to_all, x, list(x))
+    for r in range(SIZE):
+        assert torch.equal(x[r], numbers(n, rank=10 * r + RANK))
+    begun(dist.all_gather, x, x[0])
+    for r in range(SIZE):
+        assert torch.equal(x[r], numbers(n, rank=r))
+    x = [numbers(n, torch.int64, 10 * RANK + r) for r in range(SIZE)]
+    begun(dist.reduce_scatter, x[0], list(x))
+    assert torch.equal(x[0], sum(numbers(n, torch.int64, 10 * r + RANK) for r in range(SIZE)))
+    x = [numbers(n, rank=r) for r in range(SIZE)]
+    dist.scatter(x[1], x if RANK == 0 else None, 0)
+    assert torch.equal(x[1], numbers(n, rank=RANK))
 
 
 def scattered():
