@@ -803,8 +803,8 @@ PSTRAIN_API int pstrain_is_one_host(const pstrain_session *s);
 typedef struct pstrain_comm pstrain_comm;
 
 /* ranks (n): the members' ranks in the job, in the order of their own. number: the same
- * in all members, and of no other communicator of the job. Does not block. *out is owned
- * by the caller: pstrain_comm_destroy. */
+ * in all members, and never another communicator's in the job. Does not block. *out is
+ * owned by the caller: pstrain_comm_destroy. */
 PSTRAIN_API int pstrain_comm_create(pstrain_session *s, uint64_t number, const int *ranks,
                                     int n, pstrain_comm **out);
 /* After all its transfers have ended, and before pstrain_destroy. */

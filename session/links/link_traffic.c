@@ -206,6 +206,22 @@ void ps_traffic_receive(ps_traffic *t, ps_flow *f)
     flow_append(&t->posted, f);
 }
 
+void ps_traffic_look(ps_traffic *t, uint64_t comm, uint64_t tag, uint32_t point_to_point)
+{
+    for (int r = 0; r < t->n; r++) {
+        link_end *end = &t->ends[r];
+        for (link_message *m = end->messages, *next; m; m = next) {
+            const ps_link_head *h = &m->first;
+            next = m->next;
+            if (m->to || m->refused || h->comm != comm || h->tag != tag ||
+                h->key == point_to_point)
+                continue;
+            m->refused = t->events.unwanted(t->events.owner, end->link->rank, h);
+            message_over(t, end, m);
+        }
+    }
+}
+
 /* ---- receiving ---- */
 
 /* Whether something else is awaited that may stand behind the oldest piece. */
@@ -239,10 +255,12 @@ static ps_err message_begin(ps_traffic *t, link_end *end, const ps_link_head *h,
     *out = NULL;
     while (f && !flow_matches(f, end->link->rank, h))
         f = f->next;
-    if (!f && !link_is_awaited(t, end)) return PS_OK;
+    const bool unwanted = !f && t->events.unwanted(t->events.owner, end->link->rank, h);
+    if (!f && !unwanted && !link_is_awaited(t, end)) return PS_OK;
     PS_TRY(PS_NEW(&m, 1, "a message"));
     m->first = *h;
-    if (!f) {
+    m->refused = unwanted;
+    if (!f && !unwanted) {
         const ps_err err = ps_mem_zalloc(&m->kept, h->total, 1, "a message");
         if (err != PS_OK) free(m);
         if (err != PS_OK) return err;

@@ -42,6 +42,9 @@ typedef struct ps_traffic_events {
     void (*refused)(void *owner, ps_flow *f, uint32_t call, uint64_t total);
     /* Something of it has moved. */
     void (*moving)(void *owner, ps_flow *f);
+    /* A message of that worker for which nothing waits. Whether nothing ever will: then
+     * it is dropped. */
+    bool (*unwanted)(void *owner, int rank, const ps_link_head *h);
     void *owner;
 } ps_traffic_events;
 
@@ -54,6 +57,9 @@ void ps_traffic_destroy(ps_traffic **t);
 
 void ps_traffic_send(ps_traffic *t, ps_flow *f);
 void ps_traffic_receive(ps_traffic *t, ps_flow *f);
+/* Once all flows of a communicator's call are posted: asks of what has come for it
+ * before, and is still there, whether it is unwanted. */
+void ps_traffic_look(ps_traffic *t, uint64_t comm, uint64_t tag, uint32_t point_to_point);
 /* Forgets the flows of an owner; what comes for them is dropped. */
 void ps_traffic_forget(ps_traffic *t, const void *of);
 

@@ -29,6 +29,18 @@ enum { PATIENCE_NS = 500000 };
 /* Which messages with one tag match. */
 enum { KEY_POINT_TO_POINT, KEY_FIRST, KEY_RESULTS };
 
+enum { LAST_CALLS = 16 };
+
+/* Of a communicator: by this a message is known that is for a call of another kind, which
+ * this worker has begun already. */
+typedef struct ps_calls {
+    uint64_t comm;              // its number
+    uint64_t n;                 // collectives that have begun
+    uint32_t codes[LAST_CALLS]; // of the last of them, by number
+    bool refused;               // one was: what comes for it is no news
+    struct ps_calls *next;
+} ps_calls;
+
 /* What a member's slice of a reduction needs. */
 typedef struct slice {
     uint64_t bytes;
@@ -40,9 +52,9 @@ typedef struct slice {
 
 struct ps_transfer {
     ps_links *links;
-    ps_transfer_options o;       // without parts
-    const ps_comm_members *comm; // borrowed until it is freed
-    ps_transfer_part *parts;     // owned
+    ps_transfer_options o;   // without parts
+    ps_comm_members *comm;   // borrowed until it is freed
+    ps_transfer_part *parts; // owned
     uint64_t tag;
     ps_flow *flows; // (n_flows) owned
     int n_flows, n_left;
@@ -70,6 +82,7 @@ struct ps_links {
     ps_traffic *traffic;
     ps_transfer *active;        // in the order in which they began
     const ps_transfer *refused; // the last that was; only compared
+    ps_calls *calls;            // of every communicator that had one; owned
     bool timer_on;
     uint64_t look_after_ns; // others want the cores until then
     bool failed;            // all do
@@ -142,22 +155,32 @@ static void flow_moving(void *owner, ps_flow *f)
     t->moved_ns = ps_clock_awake_ns();
 }
 
-static void flow_refused(void *owner, ps_flow *f, uint32_t call, uint64_t total)
+/* Members call different things. The other one's call, and this one's. */
+static ps_err calls_differ(const ps_links *l, ps_err code, int rank, uint32_t call,
+                           uint64_t total, uint32_t own, uint64_t takes)
 {
-    ps_links *l = owner;
-    ps_transfer *t = f->of;
-    const uint32_t own = f->call;
     const char *differs = call != own && text_of_code(call) == text_of_code(own)
                               ? ", with another type, operation or root"
                               : "";
-    const ps_err err =
-        ps_err_set(PS_ERR_ARG,
-                   "worker %d calls %s and sends worker %d %" PRIu64
-                   " bytes, but worker %d calls %s and takes %" PRIu64 "%s",
-                   f->rank, text_of_code(call), l->o.rank, total, l->o.rank,
-                   call_texts[t->o.call], f->total, differs);
+    return ps_err_set(code,
+                      "worker %d calls %s and sends worker %d %" PRIu64
+                      " bytes, but worker %d calls %s and takes %" PRIu64 "%s",
+                      rank, text_of_code(call), l->o.rank, total, l->o.rank,
+                      text_of_code(own), takes, differs);
+}
+
+static void transfer_refused(ps_links *l, ps_transfer *t, ps_err err)
+{
+    if (t->comm->begun) t->comm->begun->refused = true;
     l->refused = t;
     transfer_over(l, t, err);
+}
+
+static void flow_refused(void *owner, ps_flow *f, uint32_t call, uint64_t total)
+{
+    ps_links *l = owner;
+    transfer_refused(
+        l, f->of, calls_differ(l, PS_ERR_ARG, f->rank, call, total, f->call, f->total));
 }
 
 /* All end with the present failure, now and later. */
@@ -167,6 +190,57 @@ static void links_fail(ps_links *l, ps_err err)
     l->failed = true;
     while (l->active)
         transfer_over(l, l->active, ps_err_restore(&l->failure));
+}
+
+/* ---- what nobody waits for ---- */
+
+/* Of a communicator; NULL: none has begun. */
+static ps_calls *links_calls_of(const ps_links *l, uint64_t comm)
+{
+    ps_calls *c = l->calls;
+    while (c && c->comm != comm)
+        c = c->next;
+    return c;
+}
+
+/* The collective begins. */
+static ps_err links_count_call(ps_links *l, const ps_transfer *t)
+{
+    ps_comm_members *comm = t->comm;
+    if (!comm->begun) comm->begun = links_calls_of(l, comm->number);
+    if (!comm->begun) {
+        PS_TRY(PS_NEW(&comm->begun, 1, "a communicator"));
+        comm->begun->comm = comm->number;
+        comm->begun->next = l->calls;
+        l->calls = comm->begun;
+    }
+    comm->begun->n = t->tag + 1;
+    comm->begun->codes[t->tag % LAST_CALLS] = code_of_call(&t->o);
+    return PS_OK;
+}
+
+/* It is, where it is for a collective that has begun: all that this one waits for was
+ * posted then. One that is done already, such as a broadcast of two roots, cannot fail
+ * any more, so everything does. */
+static bool message_unwanted(void *owner, int rank, const ps_link_head *h)
+{
+    ps_links *l = owner;
+    ps_calls *calls = links_calls_of(l, h->comm);
+    if (h->key == KEY_POINT_TO_POINT || !calls || h->tag >= calls->n) return false;
+    if (calls->refused) return true;
+    const uint32_t own =
+        calls->n - h->tag <= LAST_CALLS ? calls->codes[h->tag % LAST_CALLS] : UINT32_MAX;
+    ps_transfer *t = l->active;
+    while (t && !(t->o.call > PS_TRANSFER_RECV && t->comm->number == h->comm &&
+                  t->tag == h->tag))
+        t = t->next;
+    const ps_err err =
+        calls_differ(l, t ? PS_ERR_ARG : PS_ERR_PEER, rank, h->call, h->total, own, 0);
+    if (t)
+        transfer_refused(l, t, err);
+    else
+        links_fail(l, err);
+    return true;
 }
 
 /* ---- reductions ---- */
@@ -301,6 +375,13 @@ static void take_own_part(const ps_transfer *t)
  * refused may be freed already. */
 static void transfer_start(ps_links *l, ps_transfer *t)
 {
+    const uint64_t comm = t->comm->number, tag = t->tag;
+    const bool is_collective = t->o.call > PS_TRANSFER_RECV;
+    const ps_err err = is_collective ? links_count_call(l, t) : PS_OK;
+    if (err != PS_OK) {
+        transfer_over(l, t, err);
+        return;
+    }
     ps_transfer **at = &l->active;
     while (*at)
         at = &(*at)->next;
@@ -309,7 +390,7 @@ static void transfer_start(ps_links *l, ps_transfer *t)
     t->moved_ns = ps_clock_awake_ns();
     t->n_left = INT32_MAX;
     l->refused = NULL;
-    if (t->o.call <= PS_TRANSFER_RECV) {
+    if (!is_collective) {
         post_point_to_point(t);
     } else {
         // the member after this one first: not all at once to the same
@@ -320,6 +401,7 @@ static void transfer_start(ps_links *l, ps_transfer *t)
     if (l->refused == t) return;
     t->n_left -= INT32_MAX - t->n_flows;
     if (t->n_left == 0) transfer_over(l, t, PS_OK);
+    if (is_collective) ps_traffic_look(l->traffic, comm, tag, KEY_POINT_TO_POINT);
 }
 
 /* ---- turning ---- */
@@ -696,8 +778,11 @@ static ps_err links_start(ps_links *l)
 {
     const size_t n = (size_t)l->o.world_size;
     ps_link **links;
-    const ps_traffic_events events = {
-        .over = flow_over, .refused = flow_refused, .moving = flow_moving, .owner = l};
+    const ps_traffic_events events = {.over = flow_over,
+                                      .refused = flow_refused,
+                                      .moving = flow_moving,
+                                      .unwanted = message_unwanted,
+                                      .owner = l};
     PS_TRY(PS_NEW(&links, n, "links"));
     ps_err err = ps_link_meet(&l->place, &l->o, &l->wake, links);
     if (err == PS_OK) err = ps_traffic_create(links, (int)n, &events, &l->traffic);
@@ -747,6 +832,10 @@ void ps_links_close(ps_links **pointer)
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->over);
     pthread_cond_destroy(&l->free);
+    for (ps_calls *c = l->calls, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
     free(l);
     *pointer = NULL;
 }

@@ -40,10 +40,11 @@ typedef enum ps_transfer_call {
 
 /* Some of the workers, in the order of their ranks in it. */
 typedef struct ps_comm_members {
-    uint64_t number; // the same in all of them, and no other's in the job
-    int n, self;     // this worker's place
-    int *ranks;      // (n) in the job; owned
-    uint64_t calls;  // collectives begun so far
+    uint64_t number;        // the same in all of them, and no other's in the job
+    int n, self;            // this worker's place
+    int *ranks;             // (n) in the job; owned
+    uint64_t calls;         // collectives begun so far
+    struct ps_calls *begun; // what the links know of them; NULL: nothing yet
 } ps_comm_members;
 
 /* With one member. */

@@ -454,6 +454,45 @@ TEST(members_that_call_other_things_are_told)
     rig_job(0, 2, call_others);
 }
 
+/* Each takes itself for the root of a broadcast: both only send. What was sent is not for
+ * the next call. */
+static int broadcast_as_two_roots(rig_worker *w)
+{
+    pstrain_comm *c;
+    pstrain_transfer *t;
+    uint8_t bytes[8] = {0};
+    pstrain_part parts[2] = {0};
+    pstrain_transfer_options o = TRANSFER(PSTRAIN_CALL_BROADCAST, parts, .root = w->rank);
+    parts[1 - w->rank] = (pstrain_part){bytes, 8, NULL, 0};
+    RIG_TRY(everybody(w, 1, &c));
+    RIG_TRY(pstrain_transfer_begin(c, &o, &t));
+    int status = await(&t);
+    if (status == 0) {
+        RIG_TRY(begin(c, PSTRAIN_CALL_BARRIER, NULL, 0, 0, &t));
+        status = await(&t);
+    }
+    pstrain_transfer_end(&t);
+    pstrain_comm_destroy(&c);
+    return status;
+}
+
+TEST(two_roots_of_a_broadcast_are_told)
+{
+    static const char *const by_tcp[] = {"exchange.shm=off"};
+    for (int n = 0; n < 2; n++) {
+        rig r = {.workers = 2,
+                 .settings = by_tcp,
+                 .n_settings = n,
+                 .run = broadcast_as_two_roots,
+                 .fails = true};
+        rig_run(&r);
+        for (int w = 0; w < 2; w++) {
+            assert_int_not_equal(r.worker[w].status, PSTRAIN_OK);
+            assert_non_null(strstr(r.worker[w].text, "calls broadcast and sends worker"));
+        }
+    }
+}
+
 static int never_come(rig_worker *w)
 {
     pstrain_comm *c;
