@@ -293,7 +293,8 @@ class State:
                     take, _ = _way(member) or ("", "")
                     states[name] = getattr(member, take)()
         values = {name: self._plain(name, value) for name, value in self._values.items()}
-        states[_OWN] = {"values": values, "random": _random.save()}
+        rows = self._job.rows()
+        states[_OWN] = {"values": values, "random": _random.save(), "rates": [] if rows is None else list(rows.rates)}
         return {name: self._dump(name, state) for name, state in states.items()}, keeps_back
 
     @contextlib.contextmanager
@@ -478,6 +479,7 @@ class State:
             manifest = bytes(theirs[_ROWS] if theirs else store.read(head, _ROWS)).decode()
             self._rows_in[head.number] = _commits.commits_of_rows(manifest)
             self._job.rows().go_back(str(getattr(store, "of_rows", "/")), manifest)
+            self._job.rows().rates = own.get("rates", self._job.rows().rates)  # a schedule may have moved them
         self._values.update(own["values"])
         if theirs:
             return

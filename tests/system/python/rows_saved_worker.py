@@ -73,6 +73,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         state.step += 1
+        rows.set_lr(0.1 * 0.9 ** state.step)  # which the next step goes by
         if state.step == 2 * int(given.get("faulty", 0)):
             fails_to_commit(state)
         if state.step % 2 == 0:
