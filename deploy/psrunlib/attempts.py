@@ -64,7 +64,9 @@ def _attempts(job, screen, supervise, folders, told, servers):
             _end(servers)  # they have waited for too long, or one has died, whose rows nobody else has
         servers[:] = [watched for watched in servers if watched not in gone]
         if not job.hosts:  # the old ports may be taken for a while
-            job.store_port = ports.free_port()
+            old, job.store_port = [job.store_port], ports.free_port()
             if not servers and not job.port_is_given:
+                old.append(job.master_port)
                 job.master_port = ports.free_port()
+            ports.give_back(*old)
     return supervisor, code

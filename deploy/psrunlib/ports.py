@@ -5,6 +5,7 @@ import socket
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"  # from which the system gives ports to connections
 LEAST = 10000  # well-known services listen below
 TRIES = 100
+_marks = {}  # of the ports that this process was given, by port
 
 
 def _take(port):
@@ -17,8 +18,14 @@ def _take(port):
     except OSError:
         mark.close()
         return False
-    mark.detach()  # it stays open as long as this process lives
+    _marks[port] = mark
     return True
+
+
+def give_back(*ports):
+    """Those of a job that is over. A process may run many."""
+    for mark in [_marks.pop(port) for port in ports if port in _marks]:
+        mark.close()
 
 
 def beside(port):
@@ -35,7 +42,7 @@ def _of_the_system():
 def free_port():
     """One that no connection takes before its user listens on it: outside the system's range.
 
-    No other process is given it while this one lives.
+    No other process is given it while this one lives, and has not given it back.
     """
     try:
         with open(RANGE, encoding="ascii") as f:

@@ -130,6 +130,7 @@ class Supervisor:
             return code
         finally:
             self._tell_all(signal.SIGKILL, but=self.left_running)
+            self.selector.close()  # which Python's collector alone would do
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -166,7 +167,7 @@ class Supervisor:
 
     def _watch(self, watched):
         self.watched.append(watched)
-        for stream in (watched.process.output, watched.process.events):
+        for stream in (s for s in (watched.process.output, watched.process.events) if not s.closed):
             os.set_blocking(stream.fileno(), False)
             self.selector.register(stream, selectors.EVENT_READ, watched)
 
@@ -218,6 +219,7 @@ class Supervisor:
         elif chunk:
             watched.take(chunk, self.faults)
         else:
+            stream.close()
             watched.close(self.faults)
             watched.closed_at = self.now
         return len(chunk) == CHUNK_BYTES

@@ -57,8 +57,11 @@ def launch(fn: "typing.Callable[..., T]", args: "typing.Sequence[typing.Any]" = 
         kept = os.fspath(logs) if logs is not None else os.path.join(folder, "logs")
         with _programs.job_errors("pstrain.launch"):
             job = _programs.plan(_program(folder), servers, workers, jobs.as_words(settings), restarts)
-            os.makedirs(kept, exist_ok=True)
-            supervisor = _run(folder, job, _Shown(verbose, restarts > 0), kept)
+            try:
+                os.makedirs(kept, exist_ok=True)
+                supervisor = _run(folder, job, _Shown(verbose, restarts > 0), kept)
+            finally:
+                _programs.psrunlib("ports").give_back(job.master_port, job.store_port)
         if not supervisor.interrupts:
             return [_result(folder, supervisor.attempt, rank) for rank in range(workers)]
     signal.raise_signal(supervisor.signal)  # for the handler that it would have reached without psrun's
