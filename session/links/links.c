@@ -328,16 +328,35 @@ static void post_send(ps_transfer *t, ps_flow *f, const uint64_t *ready)
     ps_traffic_send(t->links->traffic, f);
 }
 
-/* With another member; a message of no bytes is none. */
+/* Whether there is a message from one member to another though it has no bytes: the two
+ * may not agree on that. Where there is none, nobody would tell who gives what nobody
+ * takes. */
+static bool transfer_sends_nothing(const ps_transfer_options *o, int from, int to)
+{
+    switch (o->call) {
+    case PS_TRANSFER_ALL_TO_ALL:
+    case PS_TRANSFER_ALL_GATHER:
+        return true;
+    case PS_TRANSFER_BROADCAST:
+    case PS_TRANSFER_SCATTER:
+        return from == o->root;
+    case PS_TRANSFER_GATHER:
+        return to == o->root;
+    default:
+        return false;
+    }
+}
+
+/* With another member. */
 static void post_part(ps_transfer *t, int member)
 {
     const ps_transfer_part *part = &t->parts[member];
     const ps_transfer_part *own = &t->parts[t->comm->self];
     ps_flow *f;
-    if (part->send_bytes)
+    if (part->send_bytes || transfer_sends_nothing(&t->o, t->comm->self, member))
         post_send(t, add_flow(t, member, KEY_FIRST, part->send, part->send_bytes), NULL);
     const uint64_t comes = t->o.reduces ? own->send_bytes : part->recv_bytes;
-    if (comes) {
+    if (comes || transfer_sends_nothing(&t->o, member, t->comm->self)) {
         f = add_flow(t, member, KEY_FIRST, part->recv, comes);
         if (t->o.reduces) f->take = slice_take;
         ps_traffic_receive(t->links->traffic, f);

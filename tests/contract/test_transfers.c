@@ -441,7 +441,18 @@ static int call_others(rig_worker *w)
         parts[r].send_bytes = parts[r].recv_bytes = (uint64_t)(7 + w->rank);
     RIG_TRY(begin(c, PSTRAIN_CALL_ALL_GATHER, parts, 0, 0, &t));
     rig_refused(await(&t), PSTRAIN_ERR_ARG, w->rank ? "7 bytes" : "8 bytes");
+    // worker 0 gives what worker 1 does not take
+    static const int calls[] = {PSTRAIN_CALL_ALL_TO_ALL, PSTRAIN_CALL_ALL_GATHER,
+                                PSTRAIN_CALL_BROADCAST, PSTRAIN_CALL_SCATTER};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        memset(parts, 0, sizeof parts);
+        if (w->rank == 0) parts[1] = (pstrain_part){bytes, 5, NULL, 0};
+        RIG_TRY(begin(c, calls[i], parts, 0, 0, &t));
+        if (w->rank == 0) RIG_TRY(await(&t));
+        if (w->rank == 1) rig_refused(await(&t), PSTRAIN_ERR_ARG, "sends worker 1 5 bytes");
+    }
     // after a refusal all goes on
+    parts[w->rank] = (pstrain_part){bytes, 8, bytes + 8, 8};
     parts[peer] = (pstrain_part){bytes, 8, bytes + 8, 8};
     RIG_TRY(begin(c, PSTRAIN_CALL_BARRIER, NULL, 0, 0, &t));
     RIG_TRY(await(&t));
