@@ -6,7 +6,6 @@
 
 #include "../support/free_port.h"
 #include "check.h"
-#include "clock.h"
 
 enum { TOTAL_STEPS = 100 };
 
@@ -37,8 +36,10 @@ static ps_err join(allreduce_rank *r)
     const char *all[ALLREDUCE_SETS_MAX + 1] = {workers};
     snprintf(workers, sizeof workers, "job.workers=%d", j->world);
     snprintf(r->address, sizeof r->address, "tcp://127.0.0.1:%d", j->port);
-    memcpy(all + 1, j->sets, sizeof *all * (size_t)j->n_sets);
-    PS_TRY(ps_config_load(&r->cfg, NULL, all, 1 + j->n_sets));
+    int n = 1;
+    for (; j->sets[n - 1]; n++)
+        all[n] = j->sets[n - 1];
+    PS_TRY(ps_config_load(&r->cfg, NULL, all, n));
     PS_TRY(ps_model_spec_init(&r->spec, &r->cfg));
     const ps_session_options options = {.config = &r->cfg,
                                         .table = &r->spec.table,
@@ -110,36 +111,29 @@ static void *rank_main(void *arg)
 
 /* ---- a job ---- */
 
-void allreduce_set(allreduce_job *j, const char *setting)
-{
-    assert_in_range(j->n_sets, 0, ALLREDUCE_SETS_MAX - 1);
-    j->sets[j->n_sets++] = setting;
-}
-
-void allreduce_job_init(allreduce_job *j, const char *exchange, int world,
-                        ps_err (*run)(allreduce_rank *r))
-{
-    *j = (allreduce_job){.world = world, .port = test_free_port(), .run = run};
-    allreduce_set(j, exchange);
-    allreduce_set(j, "model.input=[3, 8, 8]");
-    allreduce_set(
-        j, "model.layers=[{conv2d: {name: a, out: 4, kernel: 3}}, {batch_norm2d: {name: "
-           "n}}, relu, flatten, {linear: {name: b, out: 70}}, relu, {linear: {name: c, "
-           "out: 5}}, log_softmax]");
-    allreduce_set(j, "model.loss=nll");
-    allreduce_set(j, "optimizer.name=sgd");
-    allreduce_set(j, "optimizer.lr=0.5");
-    allreduce_set(j, "exchange.bucket=1000");
-    allreduce_set(j, "net.interface=lo");
-    // Nothing here waits as long, not even on a machine that is busy with forty tests.
-    allreduce_set(j, "net.join_timeout_ms=60000");
-    allreduce_set(j, "net.step_timeout_ms=60000");
-    allreduce_set(j, "net.dead_after_ms=60000");
-}
-
-void allreduce_run(allreduce_job *j)
+void allreduce_run_with(allreduce_job *j, int world, ps_err (*run)(allreduce_rank *r),
+                        const char *const *settings)
 {
     pthread_t threads[ALLREDUCE_WORKERS_MAX];
+    // Nothing here waits a minute, not even on a machine that is busy with forty tests.
+    *j = (allreduce_job){
+        .world = world,
+        .port = test_free_port(),
+        .run = run,
+        .sets = {"model.input=[3, 8, 8]",
+                 "model.layers=[{conv2d: {name: a, out: 4, kernel: 3}}, {batch_norm2d: "
+                 "{name: n}}, relu, flatten, {linear: {name: b, out: 70}}, relu, "
+                 "{linear: {name: c, out: 5}}, log_softmax]",
+                 "model.loss=nll", "optimizer.name=sgd", "optimizer.lr=0.5",
+                 "exchange.bucket=1000", "net.interface=lo", "net.join_timeout_ms=60000",
+                 "net.step_timeout_ms=60000", "net.dead_after_ms=60000"}};
+    int n = 0;
+    while (j->sets[n])
+        n++;
+    for (int i = 0; settings[i]; i++, n++) {
+        assert_in_range(n, 0, ALLREDUCE_SETS_MAX - 1);
+        j->sets[n] = settings[i];
+    }
     for (int r = 0; r < j->world; r++) {
         j->ranks[r].job = j;
         j->ranks[r].rank = r;
@@ -155,6 +149,23 @@ void allreduce_assert_ok(const allreduce_job *j)
         if (j->ranks[r].err != PS_OK)
             print_error("rank %d: %s\n", r, j->ranks[r].message);
         assert_ok(j->ranks[r].err);
+    }
+}
+
+void allreduce_assert_weights(const allreduce_job *j, float expected, double bound)
+{
+    allreduce_assert_ok(j);
+    for (int r = 0; r < j->world; r++) {
+        assert_float_equal(j->ranks[r].first, expected, bound);
+        assert_float_equal(j->ranks[r].last, expected, bound);
+    }
+}
+
+void allreduce_assert_nan(const allreduce_job *j, const char *words)
+{
+    for (int r = 0; r < j->world; r++) {
+        assert_int_equal(j->ranks[r].err, PS_ERR_NUMERIC);
+        assert_non_null(strstr(j->ranks[r].message, words));
     }
 }
 
@@ -203,16 +214,10 @@ void allreduce_check_steps(const char *exchange, const char *more)
 {
     for (int w = 1; w <= ALLREDUCE_WORKERS_MAX; w++) {
         allreduce_job j;
-        allreduce_job_init(&j, exchange, w, allreduce_train);
-        allreduce_set(&j, more);
-        allreduce_run(&j);
-        allreduce_assert_ok(&j);
-        float expected = 1 - 20 * 0.5f * (float)(w * (w + 1)) / 128;
-        for (int r = 0; r < w; r++) {
-            assert_float_equal(j.ranks[r].first, expected, 0);
-            assert_float_equal(j.ranks[r].last, expected, 0);
+        allreduce_run(&j, w, allreduce_train, exchange, more);
+        allreduce_assert_weights(&j, 1 - 20 * 0.5f * (float)(w * (w + 1)) / 128, 0);
+        for (int r = 0; r < w; r++)
             assert_float_equal(j.ranks[r].buffer, 20, 0);
-        }
     }
 }
 
@@ -225,12 +230,7 @@ ps_err allreduce_run_clipped(allreduce_rank *r)
 void allreduce_assert_clipped(const allreduce_job *j)
 {
     double n = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
-    float expected = (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6));
-    allreduce_assert_ok(j);
-    for (int r = 0; r < 2; r++) {
-        assert_float_equal(j->ranks[r].first, expected, 2e-7);
-        assert_float_equal(j->ranks[r].last, expected, 2e-7);
-    }
+    allreduce_assert_weights(j, (float)(1 - 0.5 * 0.5 / (0.5 * sqrt(n) + 1e-6)), 2e-7);
 }
 
 ps_err allreduce_run_nan(allreduce_rank *r)
@@ -270,19 +270,9 @@ void allreduce_check_scaled(const char *exchange, const char *more, const char *
 {
     for (int w = 1; w <= 3; w++) {
         allreduce_job j;
-        allreduce_job_init(&j, exchange, w, run_scaled);
-        allreduce_set(&j, "loss_scale.use=on");
-        allreduce_set(&j, "loss_scale.init=8");
-        allreduce_set(&j, "loss_scale.interval=2");
-        allreduce_set(&j, more);
-        allreduce_set(&j, way);
-        allreduce_run(&j);
-        allreduce_assert_ok(&j);
-        float expected = 1 - 6 * 0.5f * (float)(w * (w + 1)) / 128;
-        for (int r = 0; r < w; r++) {
-            assert_float_equal(j.ranks[r].first, expected, 0);
-            assert_float_equal(j.ranks[r].last, expected, 0);
-        }
+        allreduce_run(&j, w, run_scaled, exchange, "loss_scale.use=on",
+                      "loss_scale.init=8", "loss_scale.interval=2", more, way);
+        allreduce_assert_weights(&j, 1 - 6 * 0.5f * (float)(w * (w + 1)) / 128, 0);
     }
 }
 
@@ -302,9 +292,7 @@ static ps_err run_until_one_is_gone(allreduce_rank *r)
 void allreduce_check_gone(const char *exchange, int world, const char *way)
 {
     allreduce_job j;
-    allreduce_job_init(&j, exchange, world, run_until_one_is_gone);
-    allreduce_set(&j, way);
-    allreduce_run(&j);
+    allreduce_run(&j, world, run_until_one_is_gone, exchange, way);
     char name[32];
     snprintf(name, sizeof name, "worker %d", world - 1);
     for (int r = 0; r < world - 1; r++) {

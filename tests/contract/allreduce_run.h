@@ -33,10 +33,9 @@ typedef struct allreduce_rank {
 typedef struct allreduce_job {
     int world;
     int port;
-    const char *sets[ALLREDUCE_SETS_MAX];
-    int n_sets;
-    ps_err (*run)(allreduce_rank *r); // after start
-    atomic_int refused;               // ranks whose step was refused: allreduce_run_nan
+    const char *sets[ALLREDUCE_SETS_MAX + 1]; // NULL at the end
+    ps_err (*run)(allreduce_rank *r);         // after start
+    atomic_int refused; // ranks whose step was refused: allreduce_run_nan
     allreduce_rank ranks[ALLREDUCE_WORKERS_MAX];
 } allreduce_job;
 
@@ -45,17 +44,20 @@ extern bool allreduce_on_gpu; // the host is the ranks' GPU
  * arenas themselves. */
 extern const char *const allreduce_ways[2];
 
-/* exchange: a setting, as "exchange.name=gloo". A small model with a batch norm; rank 0's
- * weights are 1, the other ranks' 99. */
-void allreduce_job_init(allreduce_job *j, const char *exchange, int world,
-                        ps_err (*run)(allreduce_rank *r));
-void allreduce_set(allreduce_job *j, const char *setting);
+/* Runs a job of that many ranks, with further settings, to its end, successful or not: a
+ * small model with a batch norm; rank 0's weights are 1, the other ranks' 99. */
+#define allreduce_run(j, world, body, ...)                                               \
+    allreduce_run_with(j, world, body, (const char *const[]){__VA_ARGS__, NULL})
+void allreduce_run_with(allreduce_job *j, int world, ps_err (*run)(allreduce_rank *r),
+                        const char *const *settings);
 /* Setting: a rank with an error waits that long, and two heartbeats, for the coordinator
  * to say who died. */
 #define ALLREDUCE_VERDICT "net.dead_after_ms=5000"
-/* Runs every rank to its end, successful or not. */
-void allreduce_run(allreduce_job *j);
 void allreduce_assert_ok(const allreduce_job *j);
+/* All ranks are well, with these weights. */
+void allreduce_assert_weights(const allreduce_job *j, float expected, double bound);
+/* All ranks have NUMERIC, with these words. */
+void allreduce_assert_nan(const allreduce_job *j, const char *words);
 
 /* Where the exchange finds them. */
 float *allreduce_params(const allreduce_rank *r);

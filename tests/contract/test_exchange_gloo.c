@@ -25,14 +25,8 @@ TEST(test_gloo_sums_in_rank_order)
 {
     for (int i = 0; i < 2; i++) {
         allreduce_job j;
-        allreduce_job_init(&j, "exchange.name=gloo", 3, run_ordered);
-        allreduce_set(&j, allreduce_ways[i]);
-        allreduce_run(&j);
-        allreduce_assert_ok(&j);
-        for (int r = 0; r < 3; r++) {
-            assert_float_equal(j.ranks[r].first, 1, 0);
-            assert_float_equal(j.ranks[r].last, 1, 0);
-        }
+        allreduce_run(&j, 3, run_ordered, "exchange.name=gloo", allreduce_ways[i]);
+        allreduce_assert_weights(&j, 1, 0);
     }
 }
 
@@ -41,10 +35,8 @@ TEST(test_gloo_sums_in_rank_order)
 TEST(test_gloo_counts_bytes)
 {
     allreduce_job j;
-    allreduce_job_init(&j, "exchange.name=gloo", 2, allreduce_train);
-    allreduce_set(&j, "exchange.bucket=1");
-    allreduce_set(&j, allreduce_ways[0]);
-    allreduce_run(&j);
+    allreduce_run(&j, 2, allreduce_train, "exchange.name=gloo", "exchange.bucket=1",
+                  allreduce_ways[0]);
     allreduce_assert_ok(&j);
     uint64_t params = 4 * 27 + 4 + 4 + 4 + 70 * 144 + 70 + 350 + 5;
     uint64_t sent = j.ranks[0].stats.bytes_sent;
@@ -57,10 +49,8 @@ TEST(test_gloo_clips_the_whole_gradient)
 {
     for (int i = 0; i < 2; i++) {
         allreduce_job j;
-        allreduce_job_init(&j, "exchange.name=gloo", 2, allreduce_run_clipped);
-        allreduce_set(&j, "optimizer.clip_norm=1");
-        allreduce_set(&j, allreduce_ways[i]);
-        allreduce_run(&j);
+        allreduce_run(&j, 2, allreduce_run_clipped, "exchange.name=gloo",
+                      "optimizer.clip_norm=1", allreduce_ways[i]);
         allreduce_assert_clipped(&j);
     }
 }
@@ -69,13 +59,8 @@ TEST(test_gloo_refuses_nan)
 {
     for (int i = 0; i < 2; i++) {
         allreduce_job j;
-        allreduce_job_init(&j, "exchange.name=gloo", 2, allreduce_run_nan);
-        allreduce_set(&j, allreduce_ways[i]);
-        allreduce_run(&j);
-        for (int r = 0; r < 2; r++) {
-            assert_int_equal(j.ranks[r].err, PS_ERR_NUMERIC);
-            assert_non_null(strstr(j.ranks[r].message, "c."));
-        }
+        allreduce_run(&j, 2, allreduce_run_nan, "exchange.name=gloo", allreduce_ways[i]);
+        allreduce_assert_nan(&j, "c.");
     }
 }
 
@@ -102,8 +87,7 @@ static ps_err run_unfinished(allreduce_rank *r)
 TEST(test_gloo_sees_misuse)
 {
     allreduce_job j;
-    allreduce_job_init(&j, "exchange.name=gloo", 1, run_unfinished);
-    allreduce_run(&j);
+    allreduce_run(&j, 1, run_unfinished, "exchange.name=gloo");
     assert_int_equal(j.ranks[0].err, PS_ERR_ARG);
 }
 
@@ -151,15 +135,11 @@ static void check_broken_step(moment at, bool stops, const char *way)
     allreduce_job j;
     when = at;
     stays = stops;
-    allreduce_job_init(&j, "exchange.name=gloo", 4, run_until_it_breaks);
-    allreduce_set(&j, "model.input=[512]");
-    allreduce_set(
-        &j, "model.layers=[{linear: {name: a, out: 1024}}, relu, {linear: {name: b, "
-            "out: 1024}}, log_softmax]");
-    allreduce_set(&j, way);
-    if (stops) allreduce_set(&j, "net.step_timeout_ms=1000");
-    if (stops) allreduce_set(&j, ALLREDUCE_VERDICT);
-    allreduce_run(&j);
+    allreduce_run(&j, 4, run_until_it_breaks, "exchange.name=gloo", "model.input=[512]",
+                  "model.layers=[{linear: {name: a, out: 1024}}, relu, {linear: {name: "
+                  "b, out: 1024}}, log_softmax]",
+                  way, stops ? "net.step_timeout_ms=1000" : way,
+                  stops ? ALLREDUCE_VERDICT : way);
     int named = 0;
     for (int r = 0; r < 3; r++) {
         print_message("rank %d: %s\n", r, j.ranks[r].message);
@@ -246,14 +226,11 @@ TEST(test_gloo_adds_every_element_in_rank_order)
     for (int w = 2; w <= ALLREDUCE_WORKERS_MAX; w++)
         for (int i = 0; i < 4; i++) {
             allreduce_job j;
-            allreduce_job_init(&j, "exchange.name=gloo", w, run_odd);
-            allreduce_set(&j, "model.input=[300]");
-            allreduce_set(
-                &j, "model.layers=[{linear: {name: a, out: 700}}, relu, {linear: {name: "
-                    "b, out: 33}}, relu, {linear: {name: c, out: 900}}, log_softmax]");
-            allreduce_set(&j, buckets[i / 2]);
-            allreduce_set(&j, allreduce_ways[i % 2]);
-            allreduce_run(&j);
+            allreduce_run(&j, w, run_odd, "exchange.name=gloo", "model.input=[300]",
+                          "model.layers=[{linear: {name: a, out: 700}}, relu, {linear: "
+                          "{name: b, out: 33}}, relu, {linear: {name: c, out: 900}}, "
+                          "log_softmax]",
+                          buckets[i / 2], allreduce_ways[i % 2]);
             allreduce_assert_ok(&j);
         }
 }

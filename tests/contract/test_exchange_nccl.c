@@ -1,7 +1,6 @@
 /* All-reduce over NCCL, with the stand-in library (fake_nccl.c), on the stream of a GPU
  * that is the host (host_gpu.c). */
 #include <dlfcn.h>
-#include <math.h>
 
 #include "allreduce_run.h"
 #include "check.h"
@@ -36,11 +35,9 @@ TEST(nccl_names_the_rank_that_is_gone)
 static void check_broken(int how, const char *step_timeout, ps_err expected)
 {
     allreduce_job j;
-    allreduce_job_init(&j, "exchange.name=nccl", 2, allreduce_train);
-    allreduce_set(&j, step_timeout);
-    allreduce_set(&j, ALLREDUCE_VERDICT);
     fake_break(1, 5, how);
-    allreduce_run(&j);
+    allreduce_run(&j, 2, allreduce_train, "exchange.name=nccl", step_timeout,
+                  ALLREDUCE_VERDICT);
     fake_break(-1, 0, 0);
     /* One of the two sees it first; the other may learn it from the coordinator. */
     assert_true(j.ranks[0].err != PS_OK && j.ranks[1].err != PS_OK);
@@ -80,8 +77,7 @@ static ps_err run_held(allreduce_rank *r)
 TEST(nccl_waits_for_no_sum)
 {
     allreduce_job j;
-    allreduce_job_init(&j, "exchange.name=nccl", 3, run_held);
-    allreduce_run(&j);
+    allreduce_run(&j, 3, run_held, "exchange.name=nccl");
     allreduce_assert_ok(&j);
     for (int r = 0; r < 3; r++)
         assert_float_equal(j.ranks[r].first, 1 - 0.5f * 12 / 128, 0);
@@ -91,21 +87,16 @@ TEST(nccl_waits_for_no_sum)
 TEST(nccl_refuses_nan)
 {
     allreduce_job j;
-    allreduce_job_init(&j, "exchange.name=nccl", 2, allreduce_run_nan);
-    allreduce_run(&j);
-    for (int r = 0; r < 2; r++) {
-        assert_int_equal(j.ranks[r].err, PS_ERR_NUMERIC);
-        assert_non_null(strstr(j.ranks[r].message, "step 0"));
-    }
+    allreduce_run(&j, 2, allreduce_run_nan, "exchange.name=nccl");
+    allreduce_assert_nan(&j, "step 0");
     assert_int_equal(fake_open(), 0);
 }
 
 TEST(nccl_clips)
 {
     allreduce_job j;
-    allreduce_job_init(&j, "exchange.name=nccl", 2, allreduce_run_clipped);
-    allreduce_set(&j, "optimizer.clip_norm=1");
-    allreduce_run(&j);
+    allreduce_run(&j, 2, allreduce_run_clipped, "exchange.name=nccl",
+                  "optimizer.clip_norm=1");
     allreduce_assert_clipped(&j);
 }
 
@@ -118,9 +109,8 @@ static ps_err run_nothing(allreduce_rank *r)
 TEST(nccl_on_the_cpu_is_unsupported)
 {
     allreduce_job j;
-    allreduce_job_init(&j, "exchange.name=nccl", 1, run_nothing);
     allreduce_on_gpu = false;
-    allreduce_run(&j);
+    allreduce_run(&j, 1, run_nothing, "exchange.name=nccl");
     allreduce_on_gpu = true;
     assert_int_equal(j.ranks[0].err, PS_ERR_UNSUPPORTED);
     assert_non_null(strstr(j.ranks[0].message, "nccl sums in the memory of GPUs"));
