@@ -12,6 +12,27 @@ static void assert_told(const rig_part *p, const char *words)
         fail_msg("\"%s\" was expected in \"%s\"", words, p->message);
 }
 
+/* Runs a job of three workers, one of which ends it; all others learn who, and why. told:
+ * it learns why, too. */
+static void assert_end(int servers, void (*work)(rig_part *), int rank, bool told,
+                       const char *why)
+{
+    rig_job j;
+    rig_part parts[RIG_MEMBERS_MAX];
+    char who[16];
+    const int its_own = servers + rank;
+    snprintf(who, sizeof who, "worker %d", rank);
+    rig_open(&j, servers, 3);
+    rig_run(&j, parts, servers ? rig_serve : NULL, work);
+    for (int i = 0; i < servers + 3; i++) {
+        if (i == its_own && !told) continue;
+        assert_int_equal(parts[i].err, PS_ERR_PEER);
+        assert_told(&parts[i], why);
+        if (i != its_own) assert_told(&parts[i], who);
+    }
+    rig_close(&j);
+}
+
 static void give_up(rig_part *p)
 {
     if (p->rank == 1) {
@@ -27,16 +48,7 @@ static void give_up(rig_part *p)
 /* Else the barrier would end with its own deadline. */
 TEST(an_abort_reaches_everybody_at_once)
 {
-    rig_job j;
-    rig_part parts[RIG_MEMBERS_MAX];
-    rig_open(&j, 2, 3);
-    rig_run(&j, parts, rig_serve, give_up);
-    for (int i = 0; i < 5; i++) {
-        assert_int_equal(parts[i].err, PS_ERR_PEER);
-        assert_told(&parts[i], "the loss is not finite at step 3");
-        if (i != 3) assert_told(&parts[i], "worker 1");
-    }
-    rig_close(&j);
+    assert_end(2, give_up, 1, true, "the loss is not finite at step 3");
 }
 
 static void host_gives_up(rig_part *p)
@@ -50,16 +62,7 @@ static void host_gives_up(rig_part *p)
 
 TEST(the_hosts_own_abort_gets_out)
 {
-    rig_job j;
-    rig_part parts[RIG_MEMBERS_MAX];
-    rig_open(&j, 0, 3);
-    rig_run(&j, parts, NULL, host_gives_up);
-    for (int i = 1; i < 3; i++) {
-        assert_int_equal(parts[i].err, PS_ERR_PEER);
-        assert_told(&parts[i], "worker 0");
-        assert_told(&parts[i], "the disk is full");
-    }
-    rig_close(&j);
+    assert_end(0, host_gives_up, 0, false, "the disk is full");
 }
 
 static void go_without_a_word(rig_part *p)
@@ -70,16 +73,7 @@ static void go_without_a_word(rig_part *p)
 
 TEST(an_end_without_goodbye_aborts)
 {
-    rig_job j;
-    rig_part parts[RIG_MEMBERS_MAX];
-    rig_open(&j, 1, 3);
-    rig_run(&j, parts, rig_serve, go_without_a_word);
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(parts[i].err, PS_ERR_PEER);
-        assert_told(&parts[i], "worker 2");
-        assert_told(&parts[i], "ended before the job was over");
-    }
-    rig_close(&j);
+    assert_end(1, go_without_a_word, 2, false, "ended before the job was over");
 }
 
 /* A busy machine may bring no answer in time: then the call is repeated, for longer. */

@@ -350,20 +350,25 @@ TEST(bytes_of_codecs)
     rig_job(2, 1, bytes_by_codec, .settings = tcp, .n_settings = 1);
 }
 
+static char manifest[1000]; // rank 0's: of the point that is gone back to
+
+/* Rank 0 sets a point, which may be the one that is gone back to. */
+static int keep_point(rig_worker *w, int number, bool back)
+{
+    pstrain_rows_point point = {.struct_size = sizeof point, .point = (uint64_t)number};
+    if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
+    if (w->rank == 0 && back) snprintf(manifest, sizeof manifest, "%s", point.manifest);
+    return pstrain_barrier(w->s);
+}
+
 /* Of a job whose servers keep each other's rows: points after all steps, one of which is
  * gone back to. */
 static int kept_twice(rig_worker *w)
 {
-    static char manifest[1000]; // rank 0's
     RIG_TRY(open_rows(w, tables, 2));
     for (int step = 0, back = 0; step < STEPS; step++) {
-        pstrain_rows_point point = {.struct_size = sizeof point,
-                                    .point = 100 + (uint64_t)step};
         RIG_TRY(one_step(w, step));
-        if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
-        if (step == 1 && w->rank == 0)
-            snprintf(manifest, sizeof manifest, "%s", point.manifest);
-        RIG_TRY(pstrain_barrier(w->s));
+        RIG_TRY(keep_point(w, 100 + step, step == 1));
         if (step != 2 || back++) continue;
         RIG_TRY(pstrain_rows_return(w->s, "", manifest));
         RIG_TRY(pstrain_barrier(w->s));
@@ -384,16 +389,12 @@ TEST(rows_that_are_kept_twice)
  * make. */
 static int ends_after_going_back(rig_worker *w)
 {
-    static char manifest[1000]; // rank 0's
     float out[DIM];
     uint64_t ticket;
     const int64_t id = 5;
     const pstrain_rows_lookup one = LOOKUP(&id, 1, out);
-    pstrain_rows_point point = {.struct_size = sizeof point, .point = 1};
     RIG_TRY(open_rows(w, tables, 2));
-    if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
-    if (w->rank == 0) snprintf(manifest, sizeof manifest, "%s", point.manifest);
-    RIG_TRY(pstrain_barrier(w->s));
+    RIG_TRY(keep_point(w, 1, true));
     for (int step = 0; step < 3; step++)
         RIG_TRY(one_step(w, step));
     RIG_TRY(pstrain_barrier(w->s));
@@ -413,18 +414,13 @@ TEST(the_end_after_going_back)
  * of a step that nobody makes. */
 static int goes_back_a_push_apart(rig_worker *w)
 {
-    static char manifest[1000]; // rank 0's
     const int *ahead = w->rig->ctx;
     float out[DIM];
     uint64_t ticket;
     const int64_t id = 5;
-    const pstrain_rows_lookup one = {
-        .struct_size = sizeof one, .ids = &id, .n_ids = 1, .out = out};
-    pstrain_rows_point point = {.struct_size = sizeof point, .point = 1};
+    const pstrain_rows_lookup one = LOOKUP(&id, 1, out);
     RIG_TRY(open_rows(w, tables, 2));
-    if (w->rank == 0) RIG_TRY(pstrain_rows_keep(w->s, &point));
-    if (w->rank == 0) snprintf(manifest, sizeof manifest, "%s", point.manifest);
-    RIG_TRY(pstrain_barrier(w->s));
+    RIG_TRY(keep_point(w, 1, true));
     for (int step = 0; step < 2 + (w->rank == *ahead); step++)
         RIG_TRY(one_step(w, step));
     RIG_TRY(pstrain_rows_return(w->s, "", manifest));
@@ -435,11 +431,8 @@ static int goes_back_a_push_apart(rig_worker *w)
 
 TEST(ranks_that_are_a_push_apart_go_back)
 {
-    for (int ahead = 0; ahead < 2; ahead++) {
-        rig r = {
-            .servers = 2, .workers = 2, .run = goes_back_a_push_apart, .ctx = &ahead};
-        rig_run(&r);
-    }
+    for (int ahead = 0; ahead < 2; ahead++)
+        rig_job(2, 2, goes_back_a_push_apart, .ctx = &ahead);
 }
 
 /* What a lookup gives before any gradient, without a job. */
