@@ -4,6 +4,7 @@
 
 #include <zlib.h>
 
+#include "row_lists.h"
 #include "temp_files.h"
 
 enum { N_IDS = 4000, DIM = 3, PULL = 300, MAX_SHARDS = 3 };
@@ -112,28 +113,11 @@ static const ps_row_table *table_of(const shards *s, uint32_t partition)
 }
 
 /* All rows, states, versions and counts. Returns how many. */
-static uint32_t assert_same(const shards *a, const shards *b)
+static uint64_t assert_same(const shards *a, const shards *b)
 {
-    uint32_t all = 0;
-    const uint32_t width = ps_row_spec_width(&a->tables[0].spec);
-    for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
-        ps_row_view *x, *y;
-        uint64_t n, m;
-        assert_ok(ps_row_table_list(table_of(a, p), p, p + 1, 0, &x, &n));
-        assert_ok(ps_row_table_list(table_of(b, p), p, p + 1, 0, &y, &m));
-        assert_int_equal(n, m);
-        for (uint64_t i = 0; i < n; i++) {
-            assert_int_equal(x[i].id, y[i].id);
-            assert_int_equal(x[i].version, y[i].version);
-            assert_int_equal(x[i].count, y[i].count);
-            assert_int_equal(x[i].row != NULL, y[i].row != NULL);
-            if (x[i].row)
-                assert_memory_equal(x[i].row, y[i].row, width * sizeof *x[i].row);
-        }
-        free(x);
-        free(y);
-        all += (uint32_t)n;
-    }
+    uint64_t all = 0;
+    for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++)
+        all += assert_same_rows(table_of(a, p), table_of(b, p), p);
     return all;
 }
 

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "row_lists.h"
 #include "temp_files.h"
 
 enum { DIM = 2, IDS = 500, PULL = 40, TABLES = 2, SHARDS_MAX = 3 };
@@ -104,25 +105,8 @@ static void assert_same_jobs(const job *a, const job *b)
     uint64_t all = 0;
     for (uint32_t t = 0; t < TABLES; t++) {
         assert_int_equal(a->stores[0]->clocks[t].made, b->stores[0]->clocks[t].made);
-        for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++) {
-            ps_row_view *x, *y;
-            uint64_t n, m;
-            const ps_row_table *of_a = table_at(a, t, p);
-            assert_ok(ps_row_table_list(of_a, p, p + 1, 0, &x, &n));
-            assert_ok(ps_row_table_list(table_at(b, t, p), p, p + 1, 0, &y, &m));
-            assert_int_equal(n, m);
-            for (uint64_t i = 0; i < n; i++) {
-                assert_int_equal(x[i].id, y[i].id);
-                assert_int_equal(x[i].version, y[i].version);
-                assert_int_equal(x[i].count, y[i].count);
-                if (x[i].row)
-                    assert_memory_equal(x[i].row, y[i].row,
-                                        ps_row_spec_width(&of_a->spec) * sizeof(float));
-            }
-            all += n;
-            free(x);
-            free(y);
-        }
+        for (uint32_t p = 0; p < PS_ROW_PARTITIONS; p++)
+            all += assert_same_rows(table_at(a, t, p), table_at(b, t, p), p);
     }
     assert_true(all > IDS / 4);
 }

@@ -1,14 +1,10 @@
 /* Fragments with a quorum each: every order in which the pushes of three workers can
  * come, and random orders of more workers that die now and then. A worker here has one
  * push on its way, or, if it has come back, an empty one of each fragment. */
-#include "check.h"
+#include "every_order.h"
 #include "sync_fragments.h"
 
-enum { MOST = 6, WORKERS = 3, FRAGMENTS = 3, CHOICES = 1024, RECORD = 65536 };
-
-typedef struct path {
-    int choice[CHOICES], among[CHOICES], n;
-} path;
+enum { MOST = 6, WORKERS = 3, FRAGMENTS = 3, RECORD = 65536 };
 
 typedef struct worker {
     uint32_t next; // the fragment that it pushes next
@@ -166,22 +162,9 @@ static void check_end(const world *w)
 
 static void run(world *w, path *p)
 {
-    for (int at = 0; !w->over; at++) {
-        assert_true(at < CHOICES);
-        if (at == p->n) p->choice[p->n++] = 0;
-        p->among[at] = count_ready(w);
-        push(w, pick_worker(w, p->choice[at]));
-    }
+    for (int at = 0; !w->over; at++)
+        push(w, pick_worker(w, path_pick(p, at, count_ready(w))));
     check_end(w);
-}
-
-static bool next_path(path *p)
-{
-    while (p->n > 0 && p->choice[p->n - 1] + 1 >= p->among[p->n - 1])
-        p->n--;
-    if (p->n == 0) return false;
-    p->choice[p->n - 1]++;
-    return true;
 }
 
 /* In another order of arrival the record leads to the same orders. */
@@ -216,7 +199,7 @@ static long in_every_order(const ps_sync_rules *rules)
         if (n % 7 == 0) check_replay(&w);
         ps_sync_fragments_fini(&w.sync);
         n++;
-    } while (next_path(&p));
+    } while (path_next(&p));
     return n;
 }
 

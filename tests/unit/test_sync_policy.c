@@ -1,14 +1,9 @@
 /* The policies backup, ssp and asp in every order in which the pushes of a few workers
  * can come, against a model that only counts. */
-#include "check.h"
+#include "every_order.h"
 #include "sync_policy.h"
 
-enum { MOST = 3, CHOICES = 64, RECORD = 4096 };
-
-/* One order of arrival: at each push, which of the workers that compute is next. */
-typedef struct path {
-    int choice[CHOICES], among[CHOICES], n;
-} path;
+enum { MOST = 3, RECORD = 4096 };
 
 /* The workers as the orders leave them. */
 typedef struct world {
@@ -191,20 +186,16 @@ static void push(world *w, int pick)
     assert_ok(ps_sync_push(&w->sync, rank));
 }
 
-/* Runs the job along a path. Where the path ends too soon, it adds first choices. At each
- * place a worker pushes, or a running grace ends. */
+/* Runs the job along a path. At each place a worker that computes pushes, or a running
+ * grace ends. */
 static void run(world *w, path *p)
 {
-    int at = 0;
-    while (!w->over) {
+    for (int at = 0; !w->over; at++) {
         int among = 0;
         for (uint32_t r = 0; r < w->rules.n_workers; r++)
             among += w->computes[r];
         assert_true(among > 0); // progress
-        assert_true(at < CHOICES);
-        if (at == p->n) p->choice[p->n++] = 0;
-        p->among[at] = among + ps_sync_graces(&w->sync);
-        const int pick = p->choice[at++];
+        const int pick = path_pick(p, at, among + ps_sync_graces(&w->sync));
         w->grace_over = w->grace_over || pick == among;
         if (pick == among)
             ps_sync_grace_over(&w->sync);
@@ -212,16 +203,6 @@ static void run(world *w, path *p)
             push(w, pick);
         obey(w);
     }
-}
-
-/* The next path in order; false after the last one. */
-static bool next_path(path *p)
-{
-    while (p->n > 0 && p->choice[p->n - 1] + 1 == p->among[p->n - 1])
-        p->n--;
-    if (p->n == 0) return false;
-    p->choice[p->n - 1]++;
-    return true;
 }
 
 static void check_end(const world *w)
@@ -288,7 +269,7 @@ static long in_every_order(const ps_sync_rules *rules)
         if (n % 7 == 0) check_replay(&w, n % 2);
         ps_sync_fini(&w.sync);
         n++;
-    } while (next_path(&p));
+    } while (path_next(&p));
     return n;
 }
 
