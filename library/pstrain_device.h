@@ -20,7 +20,6 @@
 #ifndef PSTRAIN_DEVICE_H
 #define PSTRAIN_DEVICE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "err.h"

@@ -1,4 +1,3 @@
-#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,6 @@
  * same version everywhere. */
 #include "shard_state.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

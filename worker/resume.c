@@ -1,6 +1,5 @@
 #include "resume.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

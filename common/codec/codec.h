@@ -42,8 +42,6 @@
 #ifndef PS_CODEC_H
 #define PS_CODEC_H
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "config_words.h"

@@ -1,6 +1,5 @@
 #include "config_needs.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 

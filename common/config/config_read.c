@@ -1,7 +1,6 @@
 #include "config_read.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "mem.h"

@@ -9,7 +9,6 @@
 #define PS_METRIC_TABLE_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum ps_metric_kind {

@@ -14,7 +14,6 @@
 #ifndef PS_ROW_SPOOL_H
 #define PS_ROW_SPOOL_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "err.h"

@@ -1,7 +1,5 @@
 #include "lamb.h"
 
-#include <math.h>
-
 #include "absent.h"
 #include "gradnorm.h"
 #include "optimizer_loops.h"

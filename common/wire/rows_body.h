@@ -62,7 +62,6 @@
 #define PS_ROWS_BODY_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "row_spec.h"

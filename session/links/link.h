@@ -6,7 +6,6 @@
 #ifndef PS_LINK_H
 #define PS_LINK_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "err.h"

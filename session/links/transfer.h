@@ -13,8 +13,6 @@
 #ifndef PS_TRANSFER_H
 #define PS_TRANSFER_H
 
-#include <stdatomic.h>
-
 #include "link.h"
 #include "typed_reduce.h"
 

@@ -1,4 +1,3 @@
-#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -9,7 +9,6 @@
 
 #include "../support/moved_clock.h"
 #include "check.h"
-#include "coord_elastic.h"
 
 static atomic_int expected_here; // that many workers
 static sem_t asked, kept;        // whether these suffice; a place was kept for worker 0

@@ -1,7 +1,6 @@
 /* A worker sends no more than its credit to a shard that receives nothing. All shards
  * have to report the same loss scale. */
 #include <math.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "ps_comm.h"

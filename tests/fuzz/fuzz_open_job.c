@@ -2,7 +2,6 @@
  * come back the same from the writer. */
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "open_job.h"
 

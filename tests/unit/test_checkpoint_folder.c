@@ -1,6 +1,5 @@
 /* The folder of checkpoints: which folders count as checkpoints, which are replaced, and
  * which stay. */
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"

@@ -2,7 +2,6 @@
 #include "clock.h"
 
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>

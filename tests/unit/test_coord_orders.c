@@ -1,6 +1,5 @@
 /* Shards get an order once all of them have the push, all in one sequence, and again
  * after a lost connection. */
-#include <math.h>
 #include <poll.h>
 
 #include "check.h"

@@ -1,6 +1,5 @@
 #include "init_method.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"

@@ -1,9 +1,6 @@
 /* Initial weights against PyTorch's for the same seed. */
 #include "init_weights.h"
 
-#include <math.h>
-#include <unistd.h>
-
 #include "../support/python.h"
 #include "check.h"
 #include "mem.h"

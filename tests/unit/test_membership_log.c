@@ -1,6 +1,5 @@
 /* membership.jsonl: lines are added. When the job goes back behind them, they are
  * removed. */
-#include <unistd.h>
 
 #include "check.h"
 #include "membership_log.h"

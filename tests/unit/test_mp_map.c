@@ -1,6 +1,5 @@
 /* Structs as maps: what is written is read, byte by byte as the MessagePack specification
  * has it, and whatever else comes names what is wrong. */
-#include <math.h>
 
 #include "check.h"
 #include "mp_map.h"

@@ -2,7 +2,6 @@
  * own cores. */
 #include "numa.h"
 
-#include <dirent.h>
 #include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sched.h>

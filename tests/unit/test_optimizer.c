@@ -4,7 +4,6 @@
 #include "optimizer.h"
 
 #include <math.h>
-#include <unistd.h>
 
 #include "../support/python.h"
 #include "../vectors/optimizer_vectors.h"

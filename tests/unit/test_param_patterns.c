@@ -1,6 +1,5 @@
 /* Parameters chosen by patterns: which are frozen, which have numbers of their own, and
  * the error for a mistyped pattern. */
-#include <math.h>
 
 #include "check.h"
 #include "model_spec.h"

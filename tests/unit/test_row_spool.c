@@ -2,8 +2,6 @@
  * alone. */
 #include "row_spool.h"
 
-#include <unistd.h>
-
 #include "temp_files.h"
 
 enum { WIDTH = 3000, TABLES = 5 }; // of which a table has fewer

@@ -2,7 +2,6 @@
 #include "schedule.h"
 
 #include <math.h>
-#include <unistd.h>
 
 #include "../support/python.h"
 #include "check.h"

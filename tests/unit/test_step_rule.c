@@ -1,6 +1,5 @@
 /* The rule of a step against torch.amp.GradScaler's and clip_grad_norm_'s closed forms,
  * and its state on the way through bytes. */
-#include <math.h>
 
 #include "check.h"
 #include "step_rule.h"

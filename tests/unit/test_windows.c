@@ -1,6 +1,5 @@
 /* Windows as rows of a matrix, against the definition of a convolution's window, in every
  * layout; and their reverse, which is its transpose. */
-#include <math.h>
 
 #include "check.h"
 #include "cpu_windows.h"

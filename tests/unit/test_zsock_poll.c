@@ -1,8 +1,6 @@
 /* ps_zsock_poll over random messages of several sockets and an event. */
 #include "zsock.h"
 
-#include <unistd.h>
-
 #include "check.h"
 #include "event.h"
 #include "rng.h"

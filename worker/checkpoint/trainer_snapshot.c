@@ -1,6 +1,5 @@
 #include "trainer_snapshot.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>

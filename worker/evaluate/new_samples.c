@@ -1,9 +1,7 @@
 #include "new_samples.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,6 @@
 #define PS_SHM_BOARD_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "bell.h"

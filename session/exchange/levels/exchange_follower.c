@@ -1,6 +1,5 @@
 #include "exchange_follower.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

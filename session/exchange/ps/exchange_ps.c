@@ -2,7 +2,6 @@
  * and the new weights of a chunk are the reply. See ps_comm.h and server/shard.h. */
 #include "exchange.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

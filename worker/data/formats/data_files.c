@@ -1,6 +1,5 @@
 #include "data_files.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>

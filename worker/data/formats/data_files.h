@@ -8,7 +8,6 @@
 #define PS_DATA_FILES_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <zlib.h>
 
