@@ -97,7 +97,7 @@ TEST(test_bf16_is_as_near_as_autocast)
     int steps = 0;
     const ps_device_options device = {
         .index = -1, .local_rank = -1, .threads = 1, .precision = PS_PRECISION_BF16};
-    FILE *teacher = teacher_start("/usr/bin/python3", "autocast.py", STEPS);
+    FILE *teacher = teacher_start("/usr/bin/python3", "teacher.py autocast", STEPS);
     basicnet_init(&p.rig, kind, &device, BATCH);
     p.ours.grads = p.rig.grads;
     p.float32.grads = basicnet_arena(&p.rig);
