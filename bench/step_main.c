@@ -116,7 +116,7 @@ static ps_err step_make_program(bench *b)
         PS_TRY(ps_mem_zalloc_large(&b->states[i], arena, "optimizer state"));
     ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
     const ps_device_options device =
-        ps_device_options_of(&b->cfg.train, -1, (int)b->cfg.train.threads);
+        ps_device_options_of(&b->cfg, -1, (int)b->cfg.train.threads);
     const ps_program_options program = {.spec = &b->spec,
                                         .max_batch = b->n,
                                         .training = true,

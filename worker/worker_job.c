@@ -228,8 +228,7 @@ static ps_err worker_job_find_start(job *j)
 static ps_device_options device_options(const job *j)
 {
     const ps_cli *cli = j->cli;
-    ps_device_options o =
-        ps_device_options_of(&j->config->train, cli->local_rank, j->threads);
+    ps_device_options o = ps_device_options_of(j->config, cli->local_rank, j->threads);
     o.own_waits = cli->own_waits;
     return o;
 }

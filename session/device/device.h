@@ -28,11 +28,12 @@ typedef struct ps_device_options {
     ps_switch cudnn;
     ps_switch channels_last; // cuda: of pictures between layers, in 16 bits
     bool no_graphs;          // cuda: launch kernels one by one, without CUDA graphs
+    uint64_t wait_ms;        // cuda: the longest wait for the GPU; 0: a minute
     ps_winograd winograd; // cpu: which passes of 3 x 3 convolutions may use the algorithm
 } ps_device_options;
 
-/* As train.* says. */
-ps_device_options ps_device_options_of(const ps_config_train *train, int local_rank,
+/* As train.* and net.step_timeout_ms say. */
+ps_device_options ps_device_options_of(const ps_config *config, int local_rank,
                                        int threads);
 
 /* Forward and backward call these on the calling thread. When a hook fails, the pass ends

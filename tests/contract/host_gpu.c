@@ -10,7 +10,8 @@
  * Several threads may use it, as those of a worker do. What is shared with other
  * processes (ps_gpu_take_shared) is an anonymous file, which they open. With
  * PS_HOST_GPU_ALONE=1 it can read no other GPU. PS_HOST_GPU_FAILS names a file: the
- * process whose GPU finds it removes it, and its GPU has failed.
+ * process whose GPU finds it removes it, and its GPU has failed. PS_HOST_GPU_HANGS: the
+ * same, and no kernel ends from then on.
  *
  * The calls, blocks and rows of a launch have no order on a GPU. With
  * PS_HOST_GPU_BACKWARD=1 they run from the last one to the first. Blocks run with threads
@@ -75,6 +76,7 @@ struct ps_gpu {
     int n_ranges;
     ps_gpu_graph *capturing; // NULL: no
     bool forked;             // what the side queue is given belongs to the capture
+    ps_gpu_patience *patience;
 };
 
 struct ps_gpu_event {
@@ -93,7 +95,7 @@ host_gpu_counts host_gpu_counted;
 /* CUDA's calls are of the GPU that the thread has entered; of the first one, if of none.
  */
 static _Thread_local const ps_gpu *entered;
-static atomic_bool lost;
+static atomic_bool lost, hangs;
 
 static void broken(const char *what, const char *who)
 {
@@ -113,11 +115,12 @@ static ps_err check_lost(void)
     return ps_err_set(PS_ERR_INTERNAL, "cuda: the host in its place has failed");
 }
 
-/* PS_HOST_GPU_FAILS: the process that removes this file has a GPU that fails. */
+/* The process that removes such a file has a GPU that fails, or hangs. */
 static void look_for_failure(void)
 {
-    const char *file = getenv("PS_HOST_GPU_FAILS");
-    if (file && unlink(file) == 0) atomic_store(&lost, true);
+    const char *fails = getenv("PS_HOST_GPU_FAILS"), *stops = getenv("PS_HOST_GPU_HANGS");
+    if (fails && unlink(fails) == 0) atomic_store(&lost, true);
+    if (stops && unlink(stops) == 0) atomic_store(&hangs, true);
 }
 
 /* ------------------------------------------------------------------------- ranges */
@@ -262,6 +265,7 @@ static bool run_as_far(ps_gpu *gpu, ps_gpu_queue which, size_t position)
         op *o = &q->ops[q->done];
         if (o->kind == OP_AWAIT && !run_as_far(gpu, o->other, o->position)) return false;
         if (o->kind == OP_POLL && !o->poll(o->args)) return false;
+        if (o->kind == OP_LAUNCH && atomic_load(&hangs)) return false;
         if (o->kind == OP_COPY) memcpy(o->to, o->from, o->bytes);
         if (o->kind == OP_GEMM) host_gemm(&o->gemm);
         if (o->kind == OP_LAUNCH) run_kernel(gpu, o);
@@ -279,12 +283,6 @@ static bool run_locked(ps_gpu *gpu, ps_gpu_queue which, size_t position)
     bool all = run_as_far(gpu, which, position);
     pthread_mutex_unlock(&gpu->lock);
     return all;
-}
-
-static void run_until(ps_gpu *gpu, ps_gpu_queue which, size_t position)
-{
-    while (!run_locked(gpu, which, position))
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
 /* In a capture a launch becomes part of the graph. Nothing else is allowed there. */
@@ -358,17 +356,17 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     }
     (*out)->format = options->format;
     entered = *out;
-    return PS_OK;
+    return ps_gpu_patience_create(options->wait_ms, &(*out)->patience);
 }
 
 void ps_gpu_close(ps_gpu **gpu)
 {
     if (!*gpu) return;
-    ps_gpu_drain(*gpu);
-    if ((*gpu)->n_ranges) broken("memory is left behind", "close");
+    if (ps_gpu_drain(*gpu) && (*gpu)->n_ranges) broken("memory is left behind", "close");
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         free((*gpu)->queues[q].ops);
     pthread_mutex_destroy(&(*gpu)->lock);
+    ps_gpu_patience_destroy(&(*gpu)->patience);
     free(*gpu);
     *gpu = NULL;
 }
@@ -398,15 +396,22 @@ ps_err ps_gpu_enter(ps_gpu *gpu)
 
 bool ps_gpu_lost(ps_gpu *gpu)
 {
-    return atomic_load(&lost);
+    return atomic_load(&lost) || ps_gpu_patience_is_over(gpu->patience);
 }
 
-void ps_gpu_drain(ps_gpu *gpu)
+bool ps_gpu_rests(ps_gpu *gpu)
 {
+    bool rests = true;
     check_entered(gpu, "drain");
     check_not_capturing(gpu);
     for (int q = 0; q < PS_GPU_QUEUES; q++)
-        run_until(gpu, (ps_gpu_queue)q, gpu->queues[q].n);
+        rests = run_locked(gpu, (ps_gpu_queue)q, gpu->queues[q].n) && rests;
+    return rests;
+}
+
+ps_gpu_patience *ps_gpu_patience_of(ps_gpu *gpu)
+{
+    return gpu->patience;
 }
 
 void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue which)
@@ -456,8 +461,7 @@ ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out
 
 void ps_gpu_give(ps_gpu *gpu, void *at)
 {
-    if (!at) return;
-    ps_gpu_drain(gpu);
+    if (!at || !ps_gpu_drain(gpu)) return;
     remove_range(gpu, at);
     free(at);
 }
@@ -496,8 +500,7 @@ ps_err ps_gpu_take_shared(ps_gpu *gpu, size_t bytes, const char *what, void *out
 
 void ps_gpu_give_shared(ps_gpu *gpu, void *at, bool mapped)
 {
-    if (!at) return;
-    ps_gpu_drain(gpu);
+    if (!at || !ps_gpu_drain(gpu)) return;
     const range r = *range_of(gpu, at);
     remove_range(gpu, at);
     munmap(at, r.bytes);
@@ -596,6 +599,7 @@ ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue which)
     pthread_mutex_lock(&gpu->lock);
     *event = (ps_gpu_event){.queue = which, .position = gpu->queues[which].n};
     pthread_mutex_unlock(&gpu->lock);
+    ps_gpu_patience_moved(gpu->patience);
     return PS_OK;
 }
 
@@ -632,22 +636,15 @@ ps_err ps_gpu_join(ps_gpu *gpu)
     return PS_OK;
 }
 
-ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
+ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, const char *who, bool *passed)
 {
-    if (event->queue != PS_GPU_EXCHANGE) check_not_capturing(gpu);
+    if (event->queue != PS_GPU_EXCHANGE) check_not_capturing(gpu); // of another thread
+    PS_TRY(check_lost());
     pthread_mutex_lock(&gpu->lock);
     if (gpu->eager >> event->queue & 1 || ++event->asked > ASKED_OFTEN)
         run_as_far(gpu, event->queue, event->position);
     *passed = gpu->queues[event->queue].done >= event->position;
     pthread_mutex_unlock(&gpu->lock);
-    return PS_OK;
-}
-
-ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
-{
-    if (event->queue != PS_GPU_EXCHANGE) check_not_capturing(gpu); // of another thread
-    PS_TRY(check_lost());
-    run_until(gpu, event->queue, event->position);
     return PS_OK;
 }
 

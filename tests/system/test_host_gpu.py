@@ -145,6 +145,19 @@ class HostGpu(JobTest):
         self.assertEqual(self.weights("failed"), whole)
         self.assertEqual(self.summary("failed")["recovery"]["restarts"], 1)
 
+    def test_a_kernel_that_hangs_ends_its_process_in_time(self):
+        """Its error names pass, gradient and card, and comes before the others have waited for too long."""
+        mode = ["-m", "ps", "-s", 1, "-w", 2]
+        whole = self.run_job("whole", mode)
+        hangs = self.file("hangs", "")
+        with mock.patch.dict(os.environ, PS_HOST_GPU_HANGS=hangs):
+            said = self.psrun("--build-dir", self.folder, *mode, "--restarts", 1, self.config, "net.step_timeout_ms=8000",
+                              out="hung")
+        self.assertRegex(said, r"worker [01] .*step \d+: cuda: the .*: not done for 6.0 s \(by net.step_timeout_ms\): "
+                               r"a kernel hangs on cuda: the host in its place.*it is started again")
+        self.assertEqual(self.weights("hung"), whole)
+        self.assertEqual(self.summary("hung")["recovery"]["restarts"], 1)
+
     def test_a_gpu_that_is_too_small_is_not_tried_again_and_again(self):
         """Another process may have had its memory: so it is tried twice."""
         with mock.patch.dict(os.environ, PS_HOST_GPU_KIB="200"):

@@ -25,9 +25,20 @@ static ps_err open_auto(const ps_device_options *options, ps_device **out)
     return err;
 }
 
-ps_device_options ps_device_options_of(const ps_config_train *train, int local_rank,
+/* Others wait for this worker for net.step_timeout_ms: its error, which says more, comes
+ * before. Where the GPU itself waits for others, theirs come before. */
+static uint64_t device_wait_ms(const ps_config *config)
+{
+    const ps_exchange_kind kind = config->exchange.name;
+    const uint64_t step_ms = (uint64_t)config->net.step_timeout_ms;
+    const bool peers = kind == PS_EXCHANGE_NCCL || kind == PS_EXCHANGE_ALLREDUCE;
+    return peers ? step_ms + 2000 : step_ms - step_ms / 4;
+}
+
+ps_device_options ps_device_options_of(const ps_config *config, int local_rank,
                                        int threads)
 {
+    const ps_config_train *train = &config->train;
     return (ps_device_options){.index = train->device.index,
                                .local_rank = local_rank,
                                .threads = threads,
@@ -36,6 +47,7 @@ ps_device_options ps_device_options_of(const ps_config_train *train, int local_r
                                .cudnn = train->cudnn,
                                .channels_last = train->channels_last,
                                .no_graphs = !train->graphs,
+                               .wait_ms = device_wait_ms(config),
                                .winograd = train->winograd};
 }
 

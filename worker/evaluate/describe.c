@@ -141,7 +141,7 @@ static void narrow_kinds(const ps_model_spec *spec, char *out, size_t room)
 static void print_precision(const ps_config *config, const ps_model_spec *spec, FILE *out)
 {
     const ps_config_train *train = &config->train;
-    const ps_device_options options = ps_device_options_of(train, -1, 1);
+    const ps_device_options options = ps_device_options_of(config, -1, 1);
     ps_device *device = NULL;
     char text[200];
     if (train->precision == PS_PRECISION_FLOAT32) return;

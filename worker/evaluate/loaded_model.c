@@ -38,8 +38,7 @@ ps_err ps_loaded_model_open(ps_loaded_model *m, const ps_cli *cli,
     PS_TRY(ps_model_spec_init(&m->spec, config));
     PS_TRY(loaded_model_read(m, weights));
     PS_TRY(ps_run_config_classes(config, &m->names));
-    ps_device_options device =
-        ps_device_options_of(&config->train, cli->local_rank, threads);
+    ps_device_options device = ps_device_options_of(config, cli->local_rank, threads);
     device.own_waits = cli->own_waits;
     PS_TRY(ps_device_open(config->train.device.kind, &device, &m->device));
     const ps_program_options program = {.spec = &m->spec,

@@ -163,6 +163,13 @@ int64_t ps_trainer_samples(const int64_t *n, int64_t first, int64_t count)
     return sum;
 }
 
+/* A kernel that hangs: the error names the step, counted from 1. */
+static ps_err trainer_step_named(const ps_trainer *t, ps_err err)
+{
+    if (err != PS_ERR_TIMEOUT || !ps_device_lost(t->o.device)) return err;
+    return ps_err_prefix(err, "step %" PRIu64, t->step + 1);
+}
+
 ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t group_n)
 {
     PS_FAULT_POINT("step.begun");
@@ -176,8 +183,8 @@ ps_err ps_trainer_run_group(ps_trainer *t, int64_t first, int64_t count, int64_t
         PS_TRY(next_micro_batch(t, &loaded));
         ps_err err = run_micro_batch(t, loaded, mean_of, m == 0, m == count - 1);
         ps_loader_release(t->loader, loaded);
-        PS_TRY(err);
-        PS_TRY(ps_trainer_take_losses(t, behind));
+        if (err == PS_OK) err = ps_trainer_take_losses(t, behind);
+        PS_TRY(trainer_step_named(t, err));
     }
     PS_TRY(ps_batch_rows_push(&t->rows, ps_session_lr_factor(t->o.session, t->step)));
     PS_TRY(ps_session_count(t->o.session, (uint64_t)own_n, (uint64_t)group_n));

@@ -17,7 +17,9 @@ set(PS_CUDA_SOURCES
     device/cuda/cuda_optimizer_kernels.h
     device/cuda/cuda_kernels.h
     device/cuda/cuda_block.h
+    device/cuda/cuda_wait.h
     device/cuda/cuda_gpu.h
+    device/cuda/cuda_wait.c
     device/cuda/cuda_batch.c
     device/cuda/cuda_graphs.c
     device/cuda/cuda_conv_plans.c

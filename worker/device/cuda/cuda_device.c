@@ -47,7 +47,8 @@ static void cuda_close(ps_device **device)
 {
     cuda_device *d = (cuda_device *)(void *)*device;
     if (d->gpu) ps_gpu_enter(d->gpu);
-    ps_conv_library_close(&d->convs);
+    // which waits for the GPU
+    if (d->gpu && ps_gpu_drain(d->gpu)) ps_conv_library_close(&d->convs);
     ps_gpu_close(&d->gpu);
     free(d);
     *device = NULL;
@@ -80,6 +81,7 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
     const ps_gpu_options gpu = {.index = options->index,
                                 .local_rank = options->local_rank,
                                 .tf32 = options->tf32,
+                                .wait_ms = options->wait_ms,
                                 .format = formats[options->precision]};
     ps_err err = ps_gpu_open(&gpu, &d->gpu);
     if (err == PS_OK) err = open_convs(d, options);

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 extern "C" {
-#include "clock.h"
 #include "cuda_gpu.h"
 #include "log.h"
 #include "mem.h"
@@ -25,6 +24,7 @@ struct ps_gpu {
     cublasHandle_t blas;
     void *workspace;
     ps_format format;
+    ps_gpu_patience *patience;
 };
 
 struct ps_gpu_event {
@@ -295,7 +295,8 @@ ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out)
     PS_TRY(ps_mem_zalloc(&gpu, 1, sizeof *gpu, "device"));
     gpu->index = index;
     gpu->format = options->format;
-    ps_err err = open_gpu(gpu, options->tf32);
+    ps_err err = ps_gpu_patience_create(options->wait_ms, &gpu->patience);
+    if (err == PS_OK) err = open_gpu(gpu, options->tf32);
     if (err == PS_OK)
         *out = gpu;
     else
@@ -307,12 +308,13 @@ void ps_gpu_close(ps_gpu **out)
 {
     ps_gpu *gpu = *out;
     if (!gpu) return;
-    if (gpu->blas) cublasDestroy(gpu->blas);
+    if (gpu->blas && ps_gpu_drain(gpu)) cublasDestroy(gpu->blas);
     ps_gpu_give(gpu, gpu->workspace);
     if (gpu->forked) cudaEventDestroy(gpu->forked);
     if (gpu->joined) cudaEventDestroy(gpu->joined);
     for (int q = 0; q < PS_GPU_QUEUES; q++)
         if (gpu->queues[q]) cudaStreamDestroy(gpu->queues[q]);
+    ps_gpu_patience_destroy(&gpu->patience);
     free(gpu);
     *out = NULL;
 }
@@ -347,12 +349,22 @@ bool ps_gpu_lost(ps_gpu *gpu)
 {
     const cudaError_t rc = cudaStreamQuery(gpu->queues[PS_GPU_COMPUTE]);
     cudaGetLastError();
-    return rc != cudaSuccess && rc != cudaErrorNotReady;
+    return (rc != cudaSuccess && rc != cudaErrorNotReady) ||
+           ps_gpu_patience_is_over(gpu->patience);
 }
 
-void ps_gpu_drain(ps_gpu *gpu)
+bool ps_gpu_rests(ps_gpu *gpu)
 {
-    cudaDeviceSynchronize();
+    bool rests = true;
+    for (int q = 0; q < PS_GPU_QUEUES && rests; q++)
+        rests = !gpu->queues[q] || cudaStreamQuery(gpu->queues[q]) != cudaErrorNotReady;
+    cudaGetLastError(); // "not ready" is no error of the launch that comes next
+    return rests;
+}
+
+ps_gpu_patience *ps_gpu_patience_of(ps_gpu *gpu)
+{
+    return gpu->patience;
 }
 
 void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue queue)
@@ -412,7 +424,7 @@ ps_err ps_gpu_take_shared(ps_gpu *gpu, size_t bytes, const char *what, void *out
 /* cudaFree is not defined while another process maps it. The end of the process is. */
 void ps_gpu_give_shared(ps_gpu *gpu, void *at, bool mapped)
 {
-    if (at && !mapped) cudaFree(at);
+    if (at && !mapped && ps_gpu_drain(gpu)) cudaFree(at);
 }
 
 ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes,
@@ -431,7 +443,7 @@ ps_err ps_gpu_map(ps_gpu *gpu, const uint8_t handle[PS_GPU_HANDLE], size_t bytes
 
 void ps_gpu_unmap(ps_gpu *gpu, void *at)
 {
-    if (cudaIpcCloseMemHandle(at) != cudaSuccess) cudaGetLastError();
+    if (ps_gpu_drain(gpu) && cudaIpcCloseMemHandle(at) != cudaSuccess) cudaGetLastError();
 }
 
 bool ps_gpu_memory(ps_gpu *gpu, uint64_t *used, uint64_t *total)
@@ -446,7 +458,7 @@ bool ps_gpu_memory(ps_gpu *gpu, uint64_t *used, uint64_t *total)
 
 void ps_gpu_give(ps_gpu *gpu, void *at)
 {
-    if (at) cudaFree(at); // waits for the GPU
+    if (at && ps_gpu_drain(gpu)) cudaFree(at);
 }
 
 ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out)
@@ -460,7 +472,7 @@ ps_err ps_gpu_take_pinned(ps_gpu *gpu, size_t bytes, const char *what, void *out
 
 void ps_gpu_give_pinned(ps_gpu *gpu, void *at)
 {
-    if (at) cudaFreeHost(at);
+    if (at && ps_gpu_drain(gpu)) cudaFreeHost(at);
 }
 
 ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *pinned)
@@ -482,7 +494,7 @@ ps_err ps_gpu_pin(ps_gpu *gpu, void *at, size_t bytes, const char *what, bool *p
 
 void ps_gpu_unpin(ps_gpu *gpu, void *at)
 {
-    if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
+    if (ps_gpu_drain(gpu) && cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
 }
 
 /* ------------------------------------------------------------------ copies, events */
@@ -516,8 +528,7 @@ ps_err ps_gpu_event_create(ps_gpu *gpu, ps_gpu_event **out)
     ps_gpu_event *e = NULL;
     *out = NULL;
     PS_TRY(ps_mem_zalloc(&e, 1, sizeof *e, "event"));
-    cudaError_t rc = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming |
-                                                             cudaEventBlockingSync);
+    cudaError_t rc = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming);
     if (rc != cudaSuccess) {
         free(e);
         return cuda_error(rc, "event", "cudaEventCreate", __FILE__, __LINE__);
@@ -537,6 +548,7 @@ void ps_gpu_event_destroy(ps_gpu_event **event)
 ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue queue)
 {
     CUDA("event", cudaEventRecord(event->event, gpu->queues[queue]));
+    ps_gpu_patience_moved(gpu->patience);
     return PS_OK;
 }
 
@@ -560,32 +572,14 @@ ps_err ps_gpu_join(ps_gpu *gpu)
     return PS_OK;
 }
 
-ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed)
+ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, const char *who, bool *passed)
 {
     cudaError_t rc = cudaEventQuery(event->event);
     *passed = rc == cudaSuccess;
     if (rc == cudaSuccess) return PS_OK;
     if (rc != cudaErrorNotReady)
-        return cuda_error(rc, "work queued before", "cudaEventQuery", __FILE__, __LINE__);
-    cudaGetLastError();
-    return PS_OK;
-}
-
-/* Looks for a short while, and then sleeps: workers of a host need their cores. */
-static cudaError_t gpu_wait_for(cudaEvent_t event)
-{
-    enum { LOOK_NS = 50000 }; // about the time in which an idle core wakes up
-    const uint64_t end_ns = ps_clock_ns() + LOOK_NS;
-    cudaError_t rc = cudaEventQuery(event);
-    while (rc == cudaErrorNotReady && ps_clock_ns() < end_ns)
-        rc = cudaEventQuery(event);
+        return cuda_error(rc, who, "cudaEventQuery", __FILE__, __LINE__);
     cudaGetLastError(); // "not ready" is no error of the launch that comes next
-    return rc == cudaErrorNotReady ? cudaEventSynchronize(event) : rc;
-}
-
-ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who)
-{
-    CUDA(who, gpu_wait_for(event->event));
     return PS_OK;
 }
 

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "cuda_kernels.h"
+#include "cuda_wait.h"
 #include "err.h"
 #include "numa.h"
 
@@ -49,6 +50,7 @@ typedef struct ps_gpu_options {
     int local_rank;   // several workers of a host spread over its GPUs; -1: the first
     bool tf32;        // products may round their factors to TF32
     ps_format format; // see ps_gpu_format
+    uint64_t wait_ms; // the longest wait (cuda_wait.h)
 } ps_gpu_options;
 
 /* UNSUPPORTED names what is missing: the driver, the GPU, or machine code for the GPU. */
@@ -63,11 +65,14 @@ ps_format ps_gpu_format(const ps_gpu *gpu);
 /* The calling thread works with this GPU from now on. */
 ps_err ps_gpu_enter(ps_gpu *gpu);
 /* Whether an error, such as a kernel's bad access, has ended the use of GPUs for this
- * process: CUDA gives it to every call from then on. */
+ * process: CUDA gives it to every call from then on. Or whether a kernel hangs. */
 bool ps_gpu_lost(ps_gpu *gpu);
+/* Whether everything queued is done, or has failed. Never blocks. */
+bool ps_gpu_rests(ps_gpu *gpu);
 /* Waits until everything queued is done, whether it succeeds or not. Call it before
- * giving back memory that queued work may use. */
-void ps_gpu_drain(ps_gpu *gpu);
+ * giving back memory that queued work may use. False: a kernel hangs. */
+bool ps_gpu_drain(ps_gpu *gpu);
+ps_gpu_patience *ps_gpu_patience_of(ps_gpu *gpu); // borrowed
 /* The queue in CUDA's own type (cudaStream_t), for libraries. */
 void *ps_gpu_native(ps_gpu *gpu, ps_gpu_queue queue);
 
@@ -118,9 +123,10 @@ void ps_gpu_event_destroy(ps_gpu_event **event); // *event may be NULL
 ps_err ps_gpu_record(ps_gpu *gpu, ps_gpu_event *event, ps_gpu_queue queue);
 /* Work queued from now on waits for the event's latest recording. */
 ps_err ps_gpu_await(ps_gpu *gpu, ps_gpu_queue queue, ps_gpu_event *event);
-/* Never blocks. */
-ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, bool *passed);
-/* Blocks until the event has passed. Returns errors of the work before it. */
+/* Never blocks. Returns errors of the work before it. */
+ps_err ps_gpu_passed(ps_gpu *gpu, ps_gpu_event *event, const char *who, bool *passed);
+/* Blocks until the event has passed. Returns errors of the work before it; TIMEOUT: a
+ * kernel hangs (cuda_wait.h). */
 ps_err ps_gpu_sync(ps_gpu *gpu, ps_gpu_event *event, const char *who);
 
 /* The side queue runs small launches beside the compute queue. After fork, side waits for

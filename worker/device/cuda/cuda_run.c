@@ -1,5 +1,7 @@
 #include "cuda_run.h"
 
+#include <stdio.h>
+
 #include "loss_terms.h"
 #include "model_spec.h"
 
@@ -314,10 +316,13 @@ static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until
         const ps_cuda_group *g = &p->groups[*next];
         if (g->n == 0) continue;
         bool home = true;
+        char who[160];
+        snprintf(who, sizeof who, "the backward pass: the gradient of %s",
+                 p->options->spec->table.tensors[g->first].name);
         if (wait)
-            PS_TRY(ps_gpu_sync(p->gpu, g->home, "the backward pass"));
+            PS_TRY(ps_gpu_sync(p->gpu, g->home, who));
         else
-            PS_TRY(ps_gpu_passed(p->gpu, g->home, &home));
+            PS_TRY(ps_gpu_passed(p->gpu, g->home, who, &home));
         if (!home) return PS_OK;
         if (hooks) PS_TRY(cuda_run_call_hook(run, hooks->grads_ready, hooks->ctx, g));
     }

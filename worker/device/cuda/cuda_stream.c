@@ -129,7 +129,8 @@ static ps_err stream_mark(ps_device_stream *base)
 
 static ps_err stream_done(ps_device_stream *base, bool *done)
 {
-    return ps_gpu_passed(cuda_stream_of(base)->gpu, cuda_stream_of(base)->marked, done);
+    return ps_gpu_passed(cuda_stream_of(base)->gpu, cuda_stream_of(base)->marked, who,
+                         done);
 }
 
 static uint64_t cuda_stream_blocks_of(const ps_tensor *t)
@@ -347,7 +348,7 @@ static ps_err stream_refused(ps_device_stream *base, bool wait, uint64_t *t, int
     if (wait)
         PS_TRY(ps_gpu_sync(s->gpu, s->told, who));
     else
-        PS_TRY(ps_gpu_passed(s->gpu, s->told, &told));
+        PS_TRY(ps_gpu_passed(s->gpu, s->told, who, &told));
     if (told) *t = s->verdict_home->refused;
     return *t ? cuda_stream_find_bad_tensor(s, tensor) : PS_OK;
 }
