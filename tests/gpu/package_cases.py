@@ -1,7 +1,7 @@
 """The Python package on a GPU, for tests/gpu/run: a program of psrun's.
 
   psrun -s 1 -w 2 -- python3 package_cases.py CASE [cpu]
-  psrun -s 1 -w 1 -- python3 package_cases.py speed [cpu] SECONDS (NAME=JOB.json | gpt2)
+  psrun -s 1 -w 1 -- python3 package_cases.py speed [cpu] [compiled] SECONDS (NAME=JOB.json | gpt2)
 
 Ranks share a GPU. cpu: the CPU's tensors; with "stand-in" the package takes them for a GPU's, with a
 stand-in for the driver. Prints "rank R: ..." with a digest of the weights, "fine", or figures.
@@ -154,6 +154,7 @@ def speed():
     with pstrain.init():
         for name in ("fused AdamW alone", "pstrain, 1 + 1"):
             model, loss_of = peer.make()
+            called = torch.compile(model) if "compiled" in WORDS and DEVICE == "cuda" else model
             own = name.startswith("pstrain")
             optimizer = (Optimizer(model.named_parameters(), "adamw", lr=1e-4) if own
                          else peers.fused_adamw(model))
@@ -161,7 +162,7 @@ def speed():
             def step():
                 optimizer.zero_grad()
                 with torch.autocast(DEVICE, dtype=torch.bfloat16):
-                    loss = loss_of(model)
+                    loss = loss_of(called)
                 loss.backward()
                 optimizer.step()
 

@@ -3,8 +3,8 @@
   python3 peers.py SECONDS [limits | ahead] [cpu] [NAME=JOB.json ...] [gpt2]
 
 Prints a line of JSON, [name, figure], as soon as each is there. All in one process: PyTorch's start
-takes longer than a figure. Models are trained in bf16 (torch.autocast), channels_last,
-cudnn.benchmark, with a fused optimizer: eager, compiled, and compiled with CUDA graphs. gpt2: of 124M
+takes longer than a figure. Models are trained in bf16 (torch.autocast; in exact float32, where the name
+says float32), channels_last, cudnn.benchmark, with a fused optimizer: eager, compiled, and compiled with CUDA graphs. gpt2: of 124M
 parameters, 16 x 1024 tokens, by transformers. ahead: only compiles, for PyTorch's caches. cpu: to
 rehearse where there is no GPU.
 """
@@ -139,7 +139,8 @@ def limits(seconds):
 class Pictures:
     """A model of pstrain's, as JobConfig describes it."""
 
-    def __init__(self, path):
+    def __init__(self, path, narrow=True):
+        self.narrow = narrow
         self.config = JobConfig.read(path)
         self.n = self.config.batch(0)
 
@@ -156,7 +157,7 @@ class Pictures:
 
 
 class Gpt2:
-    n = 16
+    n, narrow = 16, True
 
     def make(self):
         from transformers import GPT2Config, GPT2LMHeadModel
@@ -179,7 +180,7 @@ def step_of(peer, mode):
 
     def step():
         optimizer.zero_grad()
-        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=peer.narrow):
             loss = loss_of(called)
         loss.backward()
         optimizer.step()
@@ -205,10 +206,12 @@ def say(name, figure):
 def main():
     seconds, words = float(sys.argv[1]), sys.argv[2:]
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
     if "limits" in words:
         for name, figure in limits(seconds):
             say(name, round(figure, 2))
-    peers = {word.split("=", 1)[0]: Pictures(word.split("=", 1)[1]) for word in words if "=" in word}
+    peers = {name: Pictures(path, narrow="float32" not in name)
+             for name, path in (word.split("=", 1) for word in words if "=" in word)}
     if "gpt2" in words:
         peers["GPT-2"] = Gpt2()
     eager, *compiled = WAYS

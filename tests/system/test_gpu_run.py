@@ -30,7 +30,7 @@ class GpuRun(JobTest):
         self.assertTrue(report["parts"]["parity"]["figures"]["BasicNet"]["passed"])
         ratios = {m["what"]: m["ratio"] for m in report["measures"]}
         self.assertGreater(ratios["ResNet-18: two workers with servers over a single worker"], 0)
-        self.assertIsNone(ratios["BasicNet: single worker over PyTorch eager"])
+        self.assertIsNone(ratios["BasicNet: single worker over PyTorch's eager"])
 
     @nightly
     def test_the_package_peers_and_two_ranks(self):
