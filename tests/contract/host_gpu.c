@@ -363,8 +363,12 @@ void ps_gpu_close(ps_gpu **gpu)
 {
     if (!*gpu) return;
     if (ps_gpu_drain(*gpu) && (*gpu)->n_ranges) broken("memory is left behind", "close");
-    for (int q = 0; q < PS_GPU_QUEUES; q++)
-        free((*gpu)->queues[q].ops);
+    for (int k = 0; k < PS_GPU_QUEUES; k++) {
+        queue *q = &(*gpu)->queues[k];
+        while (q->done < q->n) // of one that hangs
+            free(q->ops[q->done++].args);
+        free(q->ops);
+    }
     pthread_mutex_destroy(&(*gpu)->lock);
     ps_gpu_patience_destroy(&(*gpu)->patience);
     free(*gpu);
