@@ -78,6 +78,15 @@ def check_parameter(slot: Slot, rank: int) -> None:
                   any_format=True, gpu=True)
 
 
+def check_apart(slots: "typing.Iterable[Slot]", rank: int) -> None:
+    """InputError where two parameters have memory in common, which the weights of the last one would fill."""
+    placed = sorted(slots, key=lambda slot: slot.param.data_ptr())
+    for slot, following in zip(placed, placed[1:]):
+        if slot.param.data_ptr() + slot.param.numel() * slot.param.element_size() > following.param.data_ptr():
+            raise InputError(f"rank {rank}: parameters '{slot.name}' and '{following.name}' are in the same memory (.data = ...): give "
+                             "both modules one Parameter (b.weight = a.weight)")
+
+
 def memory_sum(tensor: torch.Tensor) -> int:
     """Of a dense tensor on the CPU. What is written into it changes the sum, past its version (.data, numpy()), too."""
     return int(_library.load().pstrain_checksum(tensor.data_ptr(), tensor.numel() * tensor.element_size()))

@@ -12,7 +12,7 @@ from . import job as jobs
 from ._buffers import Buffers
 from ._hooks import Hooks
 from .process_group import of_everybody
-from ._slots import Slot, arena, check_late, check_parameter, check_sent, check_weights, place_of, runs, take_weights
+from ._slots import Slot, arena, check_apart, check_late, check_parameter, check_sent, check_weights, place_of, runs, take_weights
 from .errors import InputError, PeerError, TimeoutError
 
 if typing.TYPE_CHECKING:
@@ -84,11 +84,10 @@ class Table:
                              "rank, as every one with a float64 parameter: give all of a job the class of PyTorch's "
                              "(torch.optim.SGD), or, without float64, names that the servers have "
                              f"({', '.join(_arguments.NAMES)})")
-        slots, self._words = optimizer.slots(), words
+        slots, self._words, self.sums = optimizer.slots(), words, optimizer.is_local
         self._check(slots)
         if number == 0:
             self.device = optimizer.device()
-        self.sums = optimizer.is_local
         self.optimizers.append(optimizer)
         self._total_steps, self.overlaps = total_steps, overlaps
         if self.buffers is None:
@@ -128,6 +127,8 @@ class Table:
     def _check(self, slots: "list[Slot]") -> None:
         """That the parameters are in no other Optimizer, all on one device, and may travel."""
         rank = self.job.rank
+        if all(id(slot.param) not in self.slots for slot in slots):
+            self._check_apart(slots)
         for slot in slots:
             first = next(iter(self.slots.values()), slots[0])
             if id(slot.param) in self.slots:
@@ -139,6 +140,10 @@ class Table:
             if slot.is_double and self._has_codec():
                 raise InputError(f"rank {rank}: parameter '{slot.name}' is float64, which has no codec: leave out codec= "
                                  "(exchange.codec), or convert the model (.float())")
+
+    def _check_apart(self, more: "list[Slot]") -> None:
+        if not self.sums:  # else PyTorch steps both
+            check_apart([*self.slots.values(), *more], self.job.rank)
 
     def _tensors(self) -> typing.Any:
         tensors, before = (_library.Tensor * len(self.slots))(), self._groups_before()
@@ -196,6 +201,7 @@ class Table:
 
     def _open(self, saved: "_state.Saved | None") -> None:
         session, tensors = self.job.session, self._tensors()
+        self._check_apart([])
         self._numbers = self._groups_now()
         words = [f"optimizer.name={self.optimizers[0].name}", *self._words]
         groups, c_words = _arguments.as_c(self._numbers), _library.texts(words)

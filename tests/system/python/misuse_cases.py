@@ -67,6 +67,9 @@ def refusals():
                         (["float32", "int32"], torch.ones(2, dtype=torch.int32 if RANK else torch.float32))):
         refused(wrong, ["broadcast of", *words], lambda w=what: pstrain.broadcast(w))
     assert pstrain.all_reduce(torch.tensor([RANK + 1])).item() == SIZE * (SIZE + 1) // 2
+    shared = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    shared[1].weight.data = shared[0].weight.data[2:]
+    refused(wrong, ["'0.weight' and '1.weight'", "one Parameter"], optimizer(shared.named_parameters(), "sgd"))
     mine = pstrain.Optimizer(nn.ModuleList([layer, nn.Embedding(4, 4, sparse=True)]).named_parameters(), "sgd")
     refused(wrong, ["'weight'", "another pstrain.Optimizer"], optimizer(layer.named_parameters()))
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
