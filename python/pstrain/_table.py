@@ -378,6 +378,8 @@ class Table:
         if self.join is not None and not agreed:
             self.join.agree(number)
         self.check_weights()
+        for optimizer in self.optimizers:
+            optimizer.check_members()
         now = self._groups_now()
         if now != self._numbers:
             self.job.session.set_groups(_arguments.as_c(now), len(now))

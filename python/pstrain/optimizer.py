@@ -122,6 +122,7 @@ class Optimizer(torch.optim.Optimizer):
             self.numbers()  # looks at them
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
+        self._members: "list[list[int]]" = []  # of each group, by ids of the parameters
         self._slots: "dict[int, Slot]" = {}  # by id of the parameter, in the table's order
         self._frozen: "list[Slot]" = []  # parameters that did not require a gradient up to now
         if not self._take_in(0):
@@ -177,7 +178,28 @@ class Optimizer(torch.optim.Optimizer):
         refuse_sparse_modules(self.param_groups[first:], self._names, self._job.rank)
         slots = [Slot(self._names[id(param)], param, first + place, self.is_local)
                  for place, group in enumerate(self.param_groups[first:]) for param in group["params"]]
+        self._members[first:] = self._members_now()[first:]
         return self._sort(slots)
+
+    def _members_now(self) -> "list[list[int]]":
+        return [list(map(id, group["params"])) for group in self.param_groups]
+
+    def check_members(self) -> None:
+        """InputError where the program has changed the lists in param_groups, which would have no effect here. PyTorch's own
+        optimizers may leave parameters out, or step them in another group."""
+        now = self._members_now()
+        if now == self._members:
+            return
+        before = {each: place for place, own in enumerate(self._members) for each in own}
+        after = {each: place for place, own in enumerate(now) for each in own}
+        odd = next((each for each in (*after, *before) if after.get(each) != before.get(each)
+                    and (each not in before or not self.is_local)), None)
+        if odd is not None:
+            name = self._names.get(odd, "of no group")
+            raise InputError(f"rank {self._job.rank}: parameter '{name}' was put into or taken out of a group's list "
+                             "(param_groups): use add_param_group() for further ones, and requires_grad_(False) where one is to "
+                             "stand still")
+        self._members = now
 
     def _sort(self, slots: "list[Slot]") -> "list[Slot]":
         """Those that require a gradient, checked; the others are frozen."""
@@ -552,4 +574,5 @@ class Optimizer(torch.optim.Optimizer):
         except BaseException:
             for param in self.param_groups.pop()["params"]:
                 self._slots.pop(id(param), None)
+            del self._members[len(self.param_groups):]
             raise

@@ -159,6 +159,10 @@ def misuse():
         forward().backward()
         optimizer.param_groups[0]["lr"] = 1.0
         refused(wrong, ["scheduler.step()"], optimizer.step)
+        optimizer.param_groups[0]["lr"] = 0.1
+        optimizer.step()
+        optimizer.param_groups[0]["params"].pop()
+        refused(wrong, ["'1.bias'", "param_groups", "requires_grad_"], lambda: forward().backward())
     elif what == "total":
         whole()
         refused(wrong, ["the job has 1 step"], lambda: forward().backward())
