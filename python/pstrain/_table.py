@@ -54,6 +54,7 @@ class Table:
         self.buffers: "Buffers | None" = None
         self._words: "list[str]" = []  # the job's settings that all Optimizers give alike
         self._total_steps = 0
+        self._n_groups: "list[int]" = []  # of each Optimizer, in the library's table
         self._numbers: "list[_arguments.Numbers]" = []  # of the groups, as the servers have them
         self._early: "dict[Slot, None]" = {}  # in order: they are used without their module: waited for first of all
         self._by_module: "weakref.WeakKeyDictionary[torch.nn.Module, _Module]" = weakref.WeakKeyDictionary()
@@ -168,7 +169,8 @@ class Table:
         return before
 
     def _groups_now(self) -> "list[_arguments.Numbers]":
-        return [each for optimizer in self.optimizers for each in optimizer.numbers()]
+        """Of the groups that the servers have: later ones whose parameters are all frozen come with these."""
+        return [each for optimizer, n in zip(self.optimizers, self._n_groups) for each in optimizer.numbers()[:n]]
 
     def start(self) -> None:
         """Opens the job, or takes in what is new. Collective then."""
@@ -202,6 +204,7 @@ class Table:
     def _open(self, saved: "_state.Saved | None") -> None:
         session, tensors = self.job.session, self._tensors()
         self._check_apart([])
+        self._n_groups = [len(optimizer.param_groups) for optimizer in self.optimizers]
         self._numbers = self._groups_now()
         words = [f"optimizer.name={self.optimizers[0].name}", *self._words]
         groups, c_words = _arguments.as_c(self._numbers), _library.texts(words)

@@ -34,8 +34,9 @@ RULES = {"adam": ("adam", torch.optim.Adam, {"lr": 0.01}),
 # ---- what is added ----
 
 def add_groups(model, optimizer, step):
-    """The head alone at first; other rates for what comes later."""
-    if step == 2:
+    """The head alone at first; other rates for what comes later, of which a part is frozen when it comes."""
+    model.conv.requires_grad_(step >= 2)
+    if step == 1:
         optimizer.add_param_group({"params": list(model.conv.parameters()), "lr": 0.003})
     elif step == 4:
         optimizer.add_param_group({"params": model.wide.weight})
@@ -137,7 +138,7 @@ def saved():
         fresh.load_state_dict(model.state_dict())
     if RANK == 0:
         other = torch.optim.Adam(rest_of(fresh), lr=0.01)
-        for step in (2, 4):
+        for step in (1, 4):
             add_groups(fresh, other, step)
         other.load_state_dict(state)
         steps = sorted(int(s["step"]) for s in other.state.values())
