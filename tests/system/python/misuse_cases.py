@@ -104,7 +104,7 @@ def misuse():
     """What an Optimizer refuses while it works. sys.argv[2] names the misuse; each has its own job."""
     what = sys.argv[2]
     wrong = pstrain.InputError
-    model = nn.Sequential(nn.Embedding(4, 4, sparse=what == "sparse"), nn.Linear(4, 4))
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4))
     pstrain.init()
     optimizer = pstrain.Optimizer(model.named_parameters(), torch.optim.SGD if what == "double" else "sgd", lr=0.1,
                                   total_steps=int(what == "total"), overlap_forward=what == "unread")
@@ -127,6 +127,7 @@ def misuse():
         copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
         assert copied.state_dict().keys() == saved.keys()
     elif what == "sparse":
+        model[0].sparse = True  # later than the Optimizer looks
         refused(wrong, ["'0.weight'", "sparse"], lambda: forward().backward())
     elif what == "scaler":
         forward().backward()
