@@ -185,6 +185,9 @@ class Uses(PythonTest):
             with self.subTest(name=name, codec=codec, where=where):
                 self.fine("absent", name, codec, self.folder, "whole", **where)
 
+    def test_zeroed_gradients(self):
+        self.fine("zeroed")
+
     def test_accumulation(self):
         text = self.job("accumulate", code=1)  # it ends its job after the refusal
         self.assertEqual(text.count(": fine"), 2, text)

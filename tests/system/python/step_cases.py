@@ -163,7 +163,7 @@ def absent():
             optimizer.load_state_dict(kept["optimizer"])
         for step in range(steps.stop):
             if step in steps:
-                optimizer.zero_grad()
+                optimizer.zero_grad(set_to_none=True)
                 model.loss(step, RANK).backward()
                 optimizer.step()
             grads = {}
@@ -187,6 +187,24 @@ def absent():
             mine = {i: int(s["step"]) for i, s in state["state"].items()}
             assert mine == {i: int(s["step"]) for i, s in other.state_dict()["state"].items() if s["step"]}, mine
     say("fine", digest(model))
+
+
+@case
+def zeroed():
+    """What zero_grad() leaves is PyTorch's default of this version: zeros, with which an unused parameter is stepped, or none."""
+    ours, theirs = (nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    with pstrain.init():
+        pstrain.broadcast(theirs)
+        optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.1, momentum=0.9)
+        other = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
+        for step in range(4):
+            for model, its in ((ours, optimizer), (theirs, other)):
+                its.zero_grad()
+                model[step % 2](torch.ones(2, 4)).square().sum().backward()
+                its.step()
+        assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(ours.parameters(), theirs.parameters()))
+    say("fine")
 
 
 @case
