@@ -162,7 +162,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         if all(self._is_for_servers(tensor, op) for tensor in tensors):
             return self._reduce_by_servers(tensors, op, given, after)
         keeps: "list[typing.Any]" = [tensors]
-        begun = [self._all_reduce(tensor, op, keeps) for tensor in tensors if tensor.numel()]
+        begun = [self._all_reduce(tensor, op, keeps) for tensor in tensors]
         return self._work(begun, keeps, "all_reduce", given, after)
 
     def allreduce_coalesced(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:

@@ -39,6 +39,10 @@ class Calls(PythonTest):
             with self.subTest(workers=workers):
                 self.fine("sharded", workers=workers)
 
+    def test_a_rank_sums_nothing(self):
+        text = self.job("one_has_nothing", code=1, workers=2, servers=0)
+        self.assertEqual(text.count(": fine"), 2, text)
+
     def test_a_rank_ends(self):
         text = self.job("left_alone", code=1, workers=3, servers=1)
         self.assertEqual(text.count(": fine"), 2, text)

@@ -470,6 +470,20 @@ def sharded():
 
 
 @case
+def one_has_nothing():
+    """An all_reduce of no elements counts as a call: what others sum meanwhile would be added to the next one."""
+    dist.init_process_group("pstrain")
+    x = torch.ones(3)
+    try:
+        for y in (x[:0], x) if RANK == SIZE - 1 else (x, x[:0]):
+            dist.all_reduce(y)
+    except pstrain.PeerError as error:
+        assert "calls all_reduce and takes 0" in str(error), error
+        say("fine")
+        raise
+
+
+@case
 def left_alone():
     """The last rank ends while the others wait for a message of it."""
     dist.init_process_group("pstrain")
