@@ -157,7 +157,8 @@ static void flow_moving(void *owner, ps_flow *f)
 
 /* Members call different things. The other one's call, and this one's. */
 static ps_err calls_differ(const ps_links *l, ps_err code, int rank, uint32_t call,
-                           uint64_t total, uint32_t own, uint64_t takes)
+                           uint64_t total, uint32_t own, const char *own_text,
+                           uint64_t takes)
 {
     const char *differs = call != own && text_of_code(call) == text_of_code(own)
                               ? ", with another type, operation or root"
@@ -165,13 +166,13 @@ static ps_err calls_differ(const ps_links *l, ps_err code, int rank, uint32_t ca
     return ps_err_set(code,
                       "worker %d calls %s and sends worker %d %" PRIu64
                       " bytes, but worker %d calls %s and takes %" PRIu64 "%s",
-                      rank, text_of_code(call), l->o.rank, total, l->o.rank,
-                      text_of_code(own), takes, differs);
+                      rank, text_of_code(call), l->o.rank, total, l->o.rank, own_text,
+                      takes, differs);
 }
 
 static void transfer_refused(ps_links *l, ps_transfer *t, ps_err err)
 {
-    if (t->comm->begun) t->comm->begun->refused = true;
+    if (t->o.call > PS_TRANSFER_RECV) t->comm->begun->refused = true;
     l->refused = t;
     transfer_over(l, t, err);
 }
@@ -179,8 +180,10 @@ static void transfer_refused(ps_links *l, ps_transfer *t, ps_err err)
 static void flow_refused(void *owner, ps_flow *f, uint32_t call, uint64_t total)
 {
     ps_links *l = owner;
-    transfer_refused(
-        l, f->of, calls_differ(l, PS_ERR_ARG, f->rank, call, total, f->call, f->total));
+    ps_transfer *t = f->of;
+    transfer_refused(l, t,
+                     calls_differ(l, PS_ERR_ARG, f->rank, call, total, f->call,
+                                  call_texts[t->o.call], f->total));
 }
 
 /* All end with the present failure, now and later. */
@@ -234,8 +237,8 @@ static bool message_unwanted(void *owner, int rank, const ps_link_head *h)
     while (t && !(t->o.call > PS_TRANSFER_RECV && t->comm->number == h->comm &&
                   t->tag == h->tag))
         t = t->next;
-    const ps_err err =
-        calls_differ(l, t ? PS_ERR_ARG : PS_ERR_PEER, rank, h->call, h->total, own, 0);
+    const ps_err err = calls_differ(l, t ? PS_ERR_ARG : PS_ERR_PEER, rank, h->call,
+                                    h->total, own, text_of_code(own), 0);
     if (t)
         transfer_refused(l, t, err);
     else

@@ -283,6 +283,10 @@ def odd_calls():
         work = (world.allgather([[torch.empty(n)] * SIZE], [torch.ones(n)]) if RANK
                 else world.alltoall([torch.empty(n)] * SIZE, [torch.ones(n)] * SIZE))
         refused(pstrain.PeerError, ["worker", "join()", "all_gather" if SIZE == 2 else "all_to_all"], work.wait)
+    if RANK == 0:
+        refused(pstrain.PeerError, ["worker 1 calls send", "worker 0 calls recv and takes 12"], lambda: dist.recv(one, 1))
+    elif RANK == 1:
+        dist.send(torch.ones(2), 0)
     left_amid()
     with torch.inference_mode():
         x = torch.ones(40000)
