@@ -520,15 +520,11 @@ static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
     return PS_OK;
 }
 
+/* Where rows were asked for ahead, those before it may be on their way: the workers forget
+ * them. */
 static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
 {
     ps_shard_rows *r = s->rows;
-    for (uint32_t i = 0; i < s->rules.n_workers; i++)
-        if (r->peers[i].n_early > 0)
-            return ps_err_set(PS_ERR_PROTOCOL,
-                              "rows to load while worker %u has asked ahead for rows of "
-                              "the next step",
-                              i);
     PS_TRY(ps_shard_rows_load(r->store, r->step, m->body, m->bytes));
     return rows_answer(s, rank, m, NULL, 0);
 }

@@ -53,7 +53,7 @@ class Steps(RowsTest):
 
     def test_goes_back_within_the_job(self):
         text = self.rows("back", servers=2)
-        self.assertEqual((self.said(text, "back"), self.said(text, "loaded")), (["True 2"] * 2, ["True"] * 2))
+        self.assertEqual((self.said(text, "back"), self.said(text, "loaded")), (["True 2"] * 2, ["True True"] * 2))
 
     def test_a_state_has_the_rows(self):
         files = []

@@ -376,7 +376,14 @@ def back():
     rows.prefetch(ids)
     rows.step()
     rows.load_state_dict(plain.state_dict())
-    say("loaded", torch.allclose(rows(ids), plain(ids), atol=1e-6))
+    loaded = [torch.allclose(rows(ids), plain(ids), atol=1e-6)]
+    with torch.no_grad():
+        plain.weight += 1
+    if pstrain.rank() == 1:
+        rows.prefetch(ids)
+    rows.load_state_dict(plain.state_dict())  # in the middle of a step
+    rows.step()
+    say("loaded", *loaded, torch.allclose(rows(ids), plain(ids), atol=1e-6))
     pstrain.shutdown()
 
 
