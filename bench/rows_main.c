@@ -3,9 +3,11 @@
  *
  *   core DIM OPTIMIZER [IDS]         two workers, 26 tables of IDS (100,000) ids, 2,048
  *                                    samples of one id each, by Zipf 1.05
+ *   core DIM OPTIMIZER IDS FOLDER    the same of a tenth of the ids; that many rows fit
+ *                                    into memory, the others lie in a file in the folder
+ *                                    (-: all are in memory)
  *   grow ROWS DIM OPTIMIZER          ids are new, 1,000 in each step
- *   files ROWS DIM OPTIMIZER FILE    likewise; then a full file, and one of 1% of the
- * rows
+ *   files ROWS DIM OPTIMIZER FILE    likewise; then a full file, and one of 1% of rows
  */
 #include <inttypes.h>
 #include <math.h>
@@ -19,10 +21,10 @@
 #include "row_file.h"
 #include "row_table.h"
 
-enum { TABLES = 26, WORKERS = 2, BATCH = 2048, STEPS = 40 };
+enum { TABLES = 26, WORKERS = 2, BATCH = 2048, STEPS = 40, STEPS_OF_DISK = 400 };
 
 typedef struct core {
-    uint64_t n_ids;
+    uint64_t n_ids, n_looked_up;
     uint32_t dim;
     double *zipf; // sums of the ids' shares
     ps_row_memory memory;
@@ -67,8 +69,8 @@ static ps_row_spec spec_of(uint32_t number, const char *dim, const char *optimiz
 /* A sample's id: the inverse of the distribution, by bisection. */
 static uint64_t zipf_draw(const core *c)
 {
-    const double x = (double)(bench_draw() >> 11) * 0x1p-53 * c->zipf[c->n_ids - 1];
-    uint64_t low = 0, high = c->n_ids - 1;
+    uint64_t low = 0, high = c->n_looked_up - 1;
+    const double x = (double)(bench_draw() >> 11) * 0x1p-53 * c->zipf[high];
     while (low < high) {
         const uint64_t middle = (low + high) / 2;
         if (c->zipf[middle] < x)
@@ -97,6 +99,7 @@ static ps_err core_init(core *c, char **v, int n)
 {
     const uint64_t floats = (uint64_t)BATCH * strtoul(v[0], NULL, 10);
     c->n_ids = n > 2 ? strtoull(v[2], NULL, 10) : 100000;
+    c->n_looked_up = n > 3 ? c->n_ids / 10 : c->n_ids;
     PS_TRY(ps_mem_zalloc_large(&c->zipf, c->n_ids * sizeof(double), "ids"));
     for (uint64_t i = 0; i < c->n_ids; i++)
         c->zipf[i] = (i > 0 ? c->zipf[i - 1] : 0) + pow((double)i + 1, -1.05);
@@ -106,6 +109,11 @@ static ps_err core_init(core *c, char **v, int n)
     for (uint64_t i = 0; i < all; i++)
         c->grads[i] = (float)i * 0x1p-24f;
     ps_row_memory_init(&c->memory);
+    const ps_row_spec any = spec_of(0, v[0], v[1]);
+    const ps_row_disk disk = {
+        n > 3 && strcmp(v[3], "-") != 0 ? v[3] : NULL,
+        TABLES * (c->n_looked_up * ps_row_spec_row_bytes(&any) + (256 << 10))};
+    PS_TRY(ps_row_memory_use_disk(&c->memory, &disk));
     for (uint32_t t = 0; t < TABLES; t++) {
         const ps_row_spec spec = spec_of(t, v[0], v[1]);
         c->dim = spec.dim;
@@ -164,7 +172,7 @@ static ps_err bench_core(char **v, int n)
     double best[N_PARTS] = {1e9, 1e9};
     uint64_t unique = 0;
     PS_TRY(core_init(&c, v, n));
-    for (uint64_t step = 0; step < STEPS; step++) {
+    for (uint64_t step = 0; step < (n > 3 ? STEPS_OF_DISK : STEPS); step++) {
         double seconds[N_PARTS] = {0};
         PS_TRY(core_step(&c, step, seconds));
         for (int p = 0; p < N_PARTS; p++)

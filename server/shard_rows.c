@@ -111,9 +111,13 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     r->before = ps_rows_keeper_take(s->o.keeper, s->index);
     PS_TRY(ps_secret_draw(&secret));
     memcpy(&key, secret.bytes, sizeof key);
-    PS_TRY(ps_row_store_create(specs, (uint32_t)n,
-                               ps_row_first_partition(s->index, shards),
-                               ps_row_first_partition(s->index + 1, shards), &r->store));
+    const ps_config *c = s->o.config;
+    const ps_row_disk disk = {c->server.rows_disk[0] ? c->server.rows_disk : NULL,
+                              (uint64_t)c->server.rows_memory / shards *
+                                  (uint64_t)c->job.servers};
+    PS_TRY(ps_row_store_create(
+        specs, (uint32_t)n, ps_row_first_partition(s->index, shards),
+        ps_row_first_partition(s->index + 1, shards), &disk, &r->store));
     PS_TRY(PS_NEW(&r->steps, (size_t)n, "embedding tables"));
     PS_TRY(PS_NEW(&r->dropped, (size_t)n, "embedding tables"));
     PS_TRY(PS_NEW(&r->ahead, (size_t)n, "embedding tables"));

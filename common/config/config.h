@@ -212,6 +212,8 @@ typedef struct ps_config_server {
     int64_t shards;      // shard threads per server process; 0: automatic
     ps_float_list share; // each server's part of the parameters; empty: equal parts
     int64_t readers;     // of rows, at a time
+    char *rows_disk;     // a folder for rows beyond rows_memory; "": none
+    int64_t rows_memory; // bytes
 } ps_config_server;
 
 typedef struct ps_config_sync {

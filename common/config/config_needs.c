@@ -138,6 +138,8 @@ static const need needs[] = {
     MAY("server.shards", "exchange.name", SERVERS),
     MAY("server.share", "exchange.name", SERVERS),
     MAY("server.readers", "exchange.name", SERVERS),
+    MAY("server.rows_disk", "exchange.name", SERVERS),
+    MAY("server.rows_memory", "server.rows_disk", 0),
 
     MUST("sync.local_steps", "sync.policy", BIT(PS_POLICY_LOCAL)),
     MUST("sync.local_after", "sync.policy", BIT(PS_POLICY_LOCAL)),

@@ -370,6 +370,12 @@ const ps_config_key ps_config_keys[] = {
     INT("server.readers", server.readers, LOCAL, FREE, 0, 4096, "64",
         "processes that may read rows of embedding tables at a time (pstrain.rows); one more "
         "gets an error"),
+    STRING("server.rows_disk", server.rows_disk, LOCAL, FREE, "",
+           "folder on each server's disk for rows of embedding tables beyond "
+           "server.rows_memory; not given: all rows are in memory"),
+    BYTES("server.rows_memory", server.rows_memory, LOCAL, FREE, 0, "0",
+          "bytes of rows that a server has in memory, with server.rows_disk; their index is "
+          "in memory, too"),
     WORD("sync.policy", sync.policy, JOB, WARNED, ps_policy_words, "bsp",
          "when workers synchronise; bsp: in every step, a shard updates its weights once it has "
          "every worker's gradient; backup: a step does not wait for the last sync.backup; ssp: "

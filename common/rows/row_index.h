@@ -19,11 +19,13 @@
 
 typedef struct ps_row_entry {
     uint64_t id;
-    uint32_t slot; // of the slab + 1; PS_ROW_CANDIDATE | steps with a gradient; 0: empty
+    uint32_t slot;    // of the slab + 1, or of the one on the disk, with PS_ROW_COLD;
+                      // PS_ROW_CANDIDATE | steps with a gradient; 0: empty
     uint32_t version; // after the last gradient
 } ps_row_entry;
 
 #define PS_ROW_CANDIDATE 0x80000000u
+#define PS_ROW_COLD      0x40000000u
 
 enum { PS_ROW_BUCKET_ENTRIES = 4, PS_ROW_SEGMENT_BUCKETS = 1024 };
 

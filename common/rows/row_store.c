@@ -16,12 +16,13 @@
 /* ---- life ---- */
 
 static ps_err store_make(ps_row_store *s, const ps_row_spec *specs, uint32_t first,
-                         uint32_t end)
+                         uint32_t end, const ps_row_disk *disk)
 {
     ps_secret secret;
     ps_row_key key;
     PS_TRY(ps_secret_draw(&secret));
     memcpy(&key, secret.bytes, sizeof key);
+    if (disk) PS_TRY(ps_row_memory_use_disk(&s->memory, disk));
     PS_TRY(PS_NEW(&s->tables, s->n, "embedding tables"));
     PS_TRY(PS_NEW(&s->clocks, s->n, "embedding tables"));
     while (s->n_made < s->n) {
@@ -32,14 +33,14 @@ static ps_err store_make(ps_row_store *s, const ps_row_spec *specs, uint32_t fir
 }
 
 ps_err ps_row_store_create(const ps_row_spec *specs, uint32_t n, uint32_t first,
-                           uint32_t end, ps_row_store **out)
+                           uint32_t end, const ps_row_disk *disk, ps_row_store **out)
 {
     *out = NULL;
     ps_row_store *s;
     PS_TRY(PS_NEW(&s, 1, "embedding tables"));
     s->n = n;
     ps_row_memory_init(&s->memory);
-    const ps_err err = store_make(s, specs, first, end);
+    const ps_err err = store_make(s, specs, first, end, disk);
     if (err == PS_OK)
         *out = s;
     else
@@ -61,7 +62,8 @@ ps_err ps_row_store_create_like(const ps_row_store *like, uint32_t first, uint32
     ps_row_spec *specs;
     *out = NULL;
     PS_TRY(ps_row_store_specs(like, &specs));
-    const ps_err err = ps_row_store_create(specs, like->n, first, end, out);
+    const ps_row_disk disk = {like->memory.folder, like->memory.most};
+    const ps_err err = ps_row_store_create(specs, like->n, first, end, &disk, out);
     free(specs);
     return err;
 }

@@ -32,13 +32,13 @@ typedef struct ps_row_store {
     } points[PS_ROW_MARKS];   // the newest last
 } ps_row_store;
 
-/* Empty tables of partitions first .. end - 1. *out is owned by the caller; NULL after a
- * failure. NOMEM, IO. */
+/* Empty tables of partitions first .. end - 1. disk: NULL: none. *out is owned by the
+ * caller; NULL after a failure. NOMEM, IO. */
 ps_err ps_row_store_create(const ps_row_spec *specs, uint32_t n, uint32_t first,
-                           uint32_t end, ps_row_store **out);
+                           uint32_t end, const ps_row_disk *disk, ps_row_store **out);
 /* What its tables are; *out (store->n) is owned by the caller (free()). NOMEM. */
 ps_err ps_row_store_specs(const ps_row_store *store, ps_row_spec **out);
-/* Empty tables like another one's, of other partitions. */
+/* Empty tables like another one's, of other partitions, with a disk like its own. */
 ps_err ps_row_store_create_like(const ps_row_store *like, uint32_t first, uint32_t end,
                                 ps_row_store **out);
 void ps_row_store_destroy(ps_row_store **store); // of NULL: nothing

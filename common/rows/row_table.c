@@ -67,11 +67,13 @@ ps_err ps_row_table_init(ps_row_table *table, const ps_row_spec *spec, ps_row_ke
                             .first_partition = first,
                             .end_partition = end,
                             .partition_rows = UINT32_MAX,
-                            .drops_since = UINT64_MAX};
+                            .drops_since = UINT64_MAX,
+                            .hand = first};
     const uint64_t rows =
         spec->max_bytes / ps_row_spec_row_bytes(spec) / PS_ROW_PARTITIONS;
     if (spec->max_bytes > 0 && rows < UINT32_MAX) table->partition_rows = (uint32_t)rows;
-    ps_row_slab_init(&table->slab, ps_row_spec_width(spec), memory);
+    ps_row_slab_init(&table->slab, ps_row_spec_width(spec), memory, false);
+    ps_row_slab_init(&table->cold, ps_row_spec_width(spec), memory, true);
     ps_row_undo_init(&table->undo, ps_row_spec_width(spec));
     return ps_row_index_init(&table->index, table->salt, key, memory);
 }
@@ -80,9 +82,12 @@ void ps_row_table_fini(ps_row_table *table)
 {
     ps_row_index_fini(&table->index);
     ps_row_slab_fini(&table->slab);
+    ps_row_slab_fini(&table->cold);
     ps_row_undo_fini(&table->undo);
     ps_mem_unmap(table->sums, table->sums_room * sizeof *table->sums);
     free(table->drops);
+    free(table->warm.ids);
+    free(table->old.ids);
     *table = (ps_row_table){0};
 }
 
@@ -107,11 +112,32 @@ ps_err ps_row_table_check_ids(const ps_row_table *table, uint64_t n, const uint6
     return PS_OK;
 }
 
+/* Of an entry that is a row. */
+static float *table_slot_row(const ps_row_table *table, uint32_t slot)
+{
+    if (slot & PS_ROW_COLD)
+        return ps_row_slab_row(&table->cold, (slot & ~PS_ROW_COLD) - 1);
+    return ps_row_slab_row(&table->slab, slot - 1);
+}
+
+static void table_give_slot(ps_row_table *table, uint32_t slot)
+{
+    ps_row_slab *slab = slot & PS_ROW_COLD ? &table->cold : &table->slab;
+    ps_row_slab_give(slab, (slot & ~PS_ROW_COLD) - 1);
+}
+
+static ps_err table_take_slot(ps_row_table *table, bool cold, uint32_t *slot)
+{
+    PS_TRY(ps_row_slab_take(cold ? &table->cold : &table->slab, slot));
+    *slot = (*slot + 1) | (cold ? PS_ROW_COLD : 0);
+    return PS_OK;
+}
+
 /* The row of an entry; NULL: there is no entry, or it is no row yet. */
 static float *table_row(const ps_row_table *table, const ps_row_entry *e)
 {
     if (!e || e->slot == 0 || e->slot & PS_ROW_CANDIDATE) return NULL;
-    return ps_row_slab_row(&table->slab, e->slot - 1);
+    return table_slot_row(table, e->slot);
 }
 
 typedef struct id_block {
@@ -247,14 +273,20 @@ static ps_row_scalars table_scalars(const ps_row_spec *spec, const ps_row_update
                             .lerp2 = (float)(1 - spec->beta2)};
 }
 
-/* A new row's number: with initial weights and state. */
-static ps_err table_new_row(ps_row_table *table, uint64_t id, uint32_t *slot)
+/* Rows from elsewhere begin in the file, if there is one: which are warm is not known. */
+static bool table_is_first_cold(const ps_row_table *table)
+{
+    return table->slab.memory->folder != NULL;
+}
+
+/* An entry's slot for a new row: with initial weights and state. */
+static ps_err table_new_row(ps_row_table *table, uint64_t id, bool cold, uint32_t *slot)
 {
     const ps_row_spec *spec = &table->spec;
     const bool sums =
         spec->optimizer == PS_ROW_ADAGRAD || spec->optimizer == PS_ROW_ROWWISE_ADAGRAD;
-    PS_TRY(ps_row_slab_take(&table->slab, slot));
-    float *row = ps_row_slab_row(&table->slab, *slot);
+    PS_TRY(table_take_slot(table, cold, slot));
+    float *row = table_slot_row(table, *slot);
     ps_row_init_fill(spec, id, row);
     for (uint32_t i = spec->dim; i < ps_row_spec_width(spec); i++)
         row[i] = sums ? (float)spec->initial_accumulator : 0.0f;
@@ -274,6 +306,20 @@ static ps_err table_point(ps_row_table *table, uint64_t hash, uint64_t id,
     return PS_OK;
 }
 
+static ps_err table_note_id(struct ps_row_ids *list, uint64_t id)
+{
+    PS_TRY(ps_mem_room(&list->ids, list->n, &list->room, sizeof id, "ids of rows"));
+    list->ids[list->n++] = id;
+    return PS_OK;
+}
+
+/* Whether a row in the file that has a gradient now should be in memory. */
+static bool table_is_warm(const ps_row_table *table, const ps_row_entry *before)
+{
+    return before->slot & PS_ROW_COLD &&
+           (before->version > table->began[0] || ps_row_slab_has_room(&table->slab));
+}
+
 /* Notes a gradient for an id. *before: its entry before; slot 0: none. *row: NULL where
  * it is not admitted yet. */
 static ps_err table_touch(ps_row_table *table, uint64_t hash, uint64_t id,
@@ -284,15 +330,15 @@ static ps_err table_touch(ps_row_table *table, uint64_t hash, uint64_t id,
     *row = table_row(table, e);
     if (*row) {
         e->version = version;
-        return PS_OK;
+        return table_is_warm(table, before) ? table_note_id(&table->warm, id) : PS_OK;
     }
     const uint32_t count = (before->slot & ~PS_ROW_CANDIDATE) + 1;
     uint32_t slot;
     if (count < table->spec.admit)
         return table_point(table, hash, id, e, PS_ROW_CANDIDATE | count, version);
-    PS_TRY(table_new_row(table, id, &slot));
-    PS_TRY(table_point(table, hash, id, e, slot + 1, version));
-    *row = ps_row_slab_row(&table->slab, slot);
+    PS_TRY(table_new_row(table, id, !ps_row_slab_has_room(&table->slab), &slot));
+    PS_TRY(table_point(table, hash, id, e, slot, version));
+    *row = table_slot_row(table, slot);
     return PS_OK;
 }
 
@@ -365,7 +411,7 @@ static void table_take_out(ps_row_table *table, ps_row_entry *e)
     if (e->slot & PS_ROW_CANDIDATE) {
         table->stats.candidates--;
     } else {
-        ps_row_slab_give(&table->slab, e->slot - 1);
+        table_give_slot(table, e->slot);
         table->stats.rows--;
     }
     ps_row_index_remove(&table->index, e);
@@ -533,6 +579,99 @@ static ps_err table_bound(ps_row_table *table, uint64_t step)
     return all > owned * table->partition_rows ? table_refuse_growth(table) : PS_OK;
 }
 
+/* ---- Rows on a disk ---- */
+
+static ps_row_entry *table_find_id(const ps_row_table *table, uint64_t id)
+{
+    return ps_row_index_find(&table->index, ps_row_index_hash(&table->index, id), id);
+}
+
+static bool table_is_old(const ps_row_table *table, const ps_row_entry *e)
+{
+    return !(e->slot & (PS_ROW_CANDIDATE | PS_ROW_COLD)) && e->version <= table->began[0];
+}
+
+/* Moves the hand on until it has found some, or has looked at so many entries. */
+static ps_err table_look_for_old(ps_row_table *table, uint32_t version, uint64_t *looks)
+{
+    while (table->old.n == 0 && *looks > 0) {
+        uint64_t seen = 1;
+        uint32_t end = ps_row_index_group_end(&table->index, table->hand);
+        if (end > table->end_partition) end = table->end_partition;
+        ps_row_cursor c = ps_row_cursor_at(&table->index, table->hand, end);
+        for (const ps_row_entry *e; (e = ps_row_cursor_next(&table->index, &c)); seen++)
+            if (table_is_old(table, e)) PS_TRY(table_note_id(&table->old, e->id));
+        *looks -= seen < *looks ? seen : *looks;
+        table->hand = end;
+        if (end < table->end_partition) continue;
+        table->hand = table->first_partition;
+        table->began[0] = table->began[1];
+        table->began[1] = version;
+        *looks = 0; // a round takes a step at least
+    }
+    return PS_OK;
+}
+
+/* NULL: there is none any more. */
+static ps_row_entry *table_next_old(ps_row_table *table)
+{
+    while (table->old.n > 0) {
+        ps_row_entry *e = table_find_id(table, table->old.ids[--table->old.n]);
+        if (e && table_is_old(table, e)) return e;
+    }
+    return NULL;
+}
+
+static void table_trade_places(ps_row_table *table, ps_row_entry *a, ps_row_entry *b)
+{
+    float *x = table_row(table, a), *y = table_row(table, b);
+    const uint32_t slot = a->slot;
+    for (uint32_t i = 0; i < ps_row_spec_width(&table->spec); i++) {
+        const float kept = x[i];
+        x[i] = y[i];
+        y[i] = kept;
+    }
+    a->slot = b->slot;
+    b->slot = slot;
+}
+
+static ps_err table_move_to_memory(ps_row_table *table, ps_row_entry *e)
+{
+    const float *from = table_row(table, e);
+    uint32_t slot;
+    PS_TRY(table_take_slot(table, false, &slot));
+    memcpy(table_slot_row(table, slot), from,
+           ps_row_spec_width(&table->spec) * sizeof *from);
+    table_give_slot(table, e->slot);
+    e->slot = slot;
+    return PS_OK;
+}
+
+/* Takes the step's warm rows into memory, as far as it has room, or old ones to give. */
+static ps_err table_warm(ps_row_table *table, uint32_t version)
+{
+    enum { LOOKS = 4096, LOOKS_EACH = 16 };
+    uint64_t looks = LOOKS + (uint64_t)LOOKS_EACH * table->warm.n;
+    while (table->warm.n > 0) {
+        ps_row_entry *e = table_find_id(table, table->warm.ids[--table->warm.n]);
+        if (!e || e->slot & PS_ROW_CANDIDATE || !(e->slot & PS_ROW_COLD)) continue;
+        if (ps_row_slab_has_room(&table->slab)) {
+            PS_TRY(table_move_to_memory(table, e));
+            continue;
+        }
+        ps_row_entry *old = table_next_old(table);
+        if (!old) {
+            PS_TRY(table_look_for_old(table, version, &looks));
+            old = table_next_old(table);
+        }
+        if (old)
+            table_trade_places(table, e, old);
+        else
+            table->warm.n = 0;
+    }
+    return PS_OK;
+}
+
 /* Rows have no room for larger versions: they would be taken for old ones. */
 static ps_err table_refuse_step(const ps_row_table *table, uint64_t step)
 {
@@ -549,7 +688,8 @@ ps_err ps_row_table_apply(ps_row_table *table, const ps_row_step *step,
     const ps_row_scalars k = table_scalars(&table->spec, update);
     PS_TRY(table_sum(table, step, grads));
     PS_TRY(table_apply_rows(table, &k, (uint32_t)update->step + 1, &step->touched));
-    return table_bound(table, update->step);
+    PS_TRY(table_bound(table, update->step));
+    return table_warm(table, (uint32_t)update->step + 1);
 }
 
 bool ps_row_table_changes(const ps_row_table *table, const ps_row_step *step, uint64_t s,
@@ -582,8 +722,8 @@ static ps_err table_store(ps_row_table *table, const ps_row_entry *as, const flo
     } else if (row && to) {
         slot = e->slot;
     } else if (row) {
-        PS_TRY(table_new_row(table, as->id, &slot));
-        to = ps_row_slab_row(&table->slab, slot++);
+        PS_TRY(table_new_row(table, as->id, table_is_first_cold(table), &slot));
+        to = table_slot_row(table, slot);
     }
     if (row) memcpy(to, row, ps_row_spec_width(&table->spec) * sizeof *row);
     return table_point(table, hash, as->id, e, slot, as->version);
@@ -616,10 +756,9 @@ ps_err ps_row_table_set(ps_row_table *table, uint64_t n, const uint64_t *ids,
         const uint64_t hash = ps_row_index_hash(&table->index, ids[i]);
         uint32_t slot;
         PS_TRY(ps_row_table_remove(table, ids[i]));
-        PS_TRY(table_new_row(table, ids[i], &slot));
-        memcpy(ps_row_slab_row(&table->slab, slot), weights + i * dim,
-               dim * sizeof *weights);
-        PS_TRY(table_point(table, hash, ids[i], NULL, slot + 1, (uint32_t)version));
+        PS_TRY(table_new_row(table, ids[i], table_is_first_cold(table), &slot));
+        memcpy(table_slot_row(table, slot), weights + i * dim, dim * sizeof *weights);
+        PS_TRY(table_point(table, hash, ids[i], NULL, slot, (uint32_t)version));
     }
     return PS_OK;
 }

@@ -22,7 +22,7 @@
  * every table of a shard, also those without a row of it: what expires depends on it.
  *
  * The values depend on the specs, the ids, the gradients, their ranks and their steps
- * alone: not on shards, on the key, or on when messages came. */
+ * alone: not on shards, on the key, on what lies on a disk, or on when messages came. */
 #ifndef PS_ROW_TABLE_H
 #define PS_ROW_TABLE_H
 
@@ -87,7 +87,7 @@ typedef struct ps_row_table {
     ps_row_key key;
     uint64_t salt; // of ps_row_place
     ps_row_index index;
-    ps_row_slab slab;
+    ps_row_slab slab, cold; // in memory; in the file, where memory has no room
     ps_row_undo undo;
     float *sums; // (sums_room) the summed gradients of a step
     uint64_t sums_room;
@@ -96,6 +96,15 @@ typedef struct ps_row_table {
     uint64_t drops_since;    // of ps_row_table_forget; UINT64_MAX: drops are not noted
     ps_row_drop *drops;      // since then
     uint64_t n_drops, drops_room;
+    /* Rows in the file that have gradients again and again trade places with rows in
+     * memory that have none any more. A hand goes round the partitions and looks for
+     * these: rows that had none since the round before the present one began. */
+    struct ps_row_ids {
+        uint64_t *ids;
+        uint32_t n, room;
+    } warm, old;       // of the present step; that the hand has found
+    uint32_t hand;     // the next partition
+    uint32_t began[2]; // version at the begin of the round before; of the present one
     ps_row_stats stats;
 } ps_row_table;
 

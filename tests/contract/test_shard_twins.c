@@ -13,7 +13,7 @@ static ps_row_store *rows_there(float value)
 {
     ps_row_store *store;
     assert_ok(ps_row_store_create(&rig_table, 1, ps_row_first_partition(1, 2),
-                                  PS_ROW_PARTITIONS, &store));
+                                  PS_ROW_PARTITIONS, NULL, &store));
     const float row[DIM] = {value, value};
     for (uint64_t id = 0, n = 0; n < ROWS_THERE; id++) {
         const ps_row_view v = {.id = id, .version = 1, .row = row};

@@ -90,6 +90,15 @@ class RowJobs(RowTest):
         self.assertTrue(tables and all(0 < t["ready"] < t["ahead"] for t in tables), tables)
         self.check("worker-0")
 
+    def test_rows_on_a_disk(self):
+        """All of them; a worker's death and the end leave nothing there."""
+        os.mkdir(self.path("disk"))
+        text = self.deaths("worker/1@step.begun:5:kill", keys=(f"server.rows_disk={self.path('disk')}",))
+        self.assertGreaterEqual(text.count("from=memory"), 2, text)
+        self.assertEqual(os.listdir(self.path("disk")), [])
+        said = self.psrun("-s", "1", "-w", "1", self.job(), "server.rows_disk=/no/such", code=1, out="refused")
+        self.assertRegex(said, "server.rows_disk: /no/such/rows-.*: No such file or directory")
+
     def test_resume_with_other_servers(self):
         self.psrun("-s", "2", "-w", "2", self.job(), "train.stop_after=13", code=75)
         self.psrun("-s", "3", "-w", "2", "--resume", self.path("out"), self.job(), "train.stop_after=17", code=75)

@@ -35,7 +35,8 @@ static void job_init(job *j, uint32_t n)
     j->n = n;
     for (uint32_t i = 0; i < n; i++) {
         assert_ok(ps_row_store_create(specs, TABLES, ps_row_first_partition(i, n),
-                                      ps_row_first_partition(i + 1, n), &j->stores[i]));
+                                      ps_row_first_partition(i + 1, n), NULL,
+                                      &j->stores[i]));
         assert_ok(ps_row_step_init(&j->steps[i], 1, PS_ROW_KEY_PLAIN));
     }
 }

@@ -308,9 +308,12 @@ typedef struct rig {
     ps_row_step step;
 } rig;
 
+static ps_row_disk disk; // of all rigs
+
 static void rig_open(rig *r, const ps_row_spec *spec, ps_row_key key, uint32_t ranks)
 {
     ps_row_memory_init(&r->memory);
+    assert_ok(ps_row_memory_use_disk(&r->memory, &disk));
     assert_ok(ps_row_table_init(&r->t, spec, key, 0, PS_ROW_PARTITIONS, &r->memory));
     assert_ok(ps_row_step_init(&r->step, ranks, key));
 }
@@ -531,6 +534,65 @@ TEST(eviction)
     choose_ids(50); // 60 ids each
     spec.max_bytes = 25 * PS_ROW_PARTITIONS * ps_row_spec_row_bytes(&spec);
     follow(&spec, 35, 60);
+}
+
+/* 1,024 rows fit into memory, or none. */
+enum { ROWS_HERE = 1024, ROWS_HERE_BYTES = ROWS_HERE * MAX_WIDTH * (int)sizeof(float) };
+
+TEST(rows_on_a_disk)
+{
+    ps_row_spec spec = spec_of(PS_ROW_SPARSE_ADAM, 16);
+    disk.folder = "/tmp";
+    for (uint64_t seed = 51; seed <= 56; seed++) {
+        disk.bytes = seed % 3 ? ROWS_HERE_BYTES : 0;
+        spec.expire = seed > 53 ? 9 : 0;
+        spec.admit = seed % 2;
+        follow(&spec, seed, 80);
+    }
+    disk = (ps_row_disk){0};
+}
+
+static uint32_t rows_in_memory(const rig *r, uint32_t first, uint32_t end)
+{
+    uint32_t n = 0;
+    for (uint32_t i = first; i < end; i++) {
+        const uint64_t hash = ps_row_index_hash(&r->t.index, id_of(i));
+        const ps_row_entry *e = ps_row_index_find(&r->t.index, hash, id_of(i));
+        n += e && !(e->slot & PS_ROW_COLD);
+    }
+    return n;
+}
+
+/* Rows that have gradients from some step on are soon in memory, in others' place. */
+TEST(warm_rows_are_in_memory)
+{
+    static uint64_t ids[N_IDS];
+    static float values[N_IDS * 16], grads[N_IDS * 16];
+    const float *const of_ranks[] = {grads};
+    rig r;
+    ps_row_spec spec = spec_of(PS_ROW_SPARSE_ADAM, 16);
+    disk = (ps_row_disk){"/tmp", ROWS_HERE_BYTES};
+    rig_open(&r, &spec, PS_ROW_KEY_PLAIN, 1);
+    for (uint32_t i = 0; i < N_IDS; i++)
+        ids[i] = id_of(i);
+    assert_ok(ps_row_table_set(&r.t, N_IDS, ids, values, 1));
+    assert_int_equal(rows_in_memory(&r, 0, N_IDS), 0);
+    for (uint64_t s = 1; s < 20; s++) {
+        const ps_row_update update = {.lr = 1, .t = s, .step = s};
+        const uint32_t first = s == 1 ? 0 : N_IDS - 1000, n = s == 1 ? ROWS_HERE : 1000;
+        ps_row_step_clear(&r.step);
+        assert_ok(ps_row_step_pull(&r.step, 0, n, ids + first));
+        assert_ok(ps_row_table_apply(&r.t, &r.step, &update, of_ranks));
+        if (s == 1) assert_int_equal(rows_in_memory(&r, 0, ROWS_HERE), ROWS_HERE);
+    }
+    assert_int_equal(rows_in_memory(&r, N_IDS - 1000, N_IDS), 1000);
+    assert_int_equal(rows_in_memory(&r, 0, N_IDS), ROWS_HERE);
+    rig_close(&r);
+    disk.folder = "/tmp/no/such/folder";
+    ps_row_memory_init(&r.memory);
+    assert_error(ps_row_memory_use_disk(&r.memory, &disk), PS_ERR_IO,
+                 "server.rows_disk: /tmp/no/such/folder");
+    disk = (ps_row_disk){0};
 }
 
 /* Between marks that are seldom, ids come and go: their number is that of 30 steps. */

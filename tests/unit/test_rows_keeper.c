@@ -19,7 +19,7 @@ static ps_row_store *store_at(uint64_t point)
 {
     static const ps_row_spec spec = {.name = "user", .dim = 1};
     ps_row_store *s;
-    assert_ok(ps_row_store_create(&spec, 1, 0, 1, &s));
+    assert_ok(ps_row_store_create(&spec, 1, 0, 1, NULL, &s));
     if (point > 0) assert_ok(ps_row_store_set_point(s, point, point));
     return s;
 }
