@@ -555,3 +555,21 @@ TEST(they_need_servers)
     if (!strstr(r.worker[0].text, "embedding tables need servers"))
         fail_msg("%s", r.worker[0].text);
 }
+
+TEST(what_they_do_not_go_with)
+{
+    static const char *const cases[][2] = {
+        {"exchange.levels=2", "embedding tables do not go with exchange.levels 2"},
+        {"loss_scale.use=on", "embedding tables do not go with loss_scale.use on"},
+    };
+    for (int i = 0; i < 2; i++) {
+        rig r = {.servers = 1,
+                 .workers = 1,
+                 .run = without_servers,
+                 .fails = true,
+                 .settings = &cases[i][0],
+                 .n_settings = 1};
+        rig_run(&r);
+        if (!strstr(r.worker[0].text, cases[i][1])) fail_msg("%s", r.worker[0].text);
+    }
+}
