@@ -296,7 +296,7 @@ class OverSsh(unittest.TestCase):
         self.assertIn("psrun: the job failed: worker 1 ", text)
         self.wait_until_all_have_ended()
 
-    def disturb(self, name, disturb, epochs=30):
+    def disturb(self, name, disturb, epochs=30, timeout=120):
         """A job of which disturb(psrun, out) disturbs worker 1's host ends with the bits of one that nobody
         disturbs. Returns psrun's words and the parts that were started again."""
         settings = [f"train.epochs={epochs}", "checkpoint.every=20", "train.eval_every=0"]
@@ -304,7 +304,7 @@ class OverSsh(unittest.TestCase):
         run = self.start(self.psrun("--restarts", "8", "--out", str(out), *settings))
         self.wait_for_steps(out)
         disturb(run, out)
-        text, _ = run.communicate(timeout=120)
+        text, _ = run.communicate(timeout=timeout)
         self.assertEqual(run.returncode, 0, text)
         self.assertEqual((out / "model.safetensors").read_bytes(), whole)
         self.wait_until_all_have_ended()
@@ -349,7 +349,7 @@ class OverSsh(unittest.TestCase):
 
     @nightly
     def test_a_pulled_cable(self):
-        for seconds in (5, 20):
+        for seconds in (5, 20, 60):
             for i in (1, 2, 3):
                 def disturb(psrun, out, i=i, seconds=seconds):
                     self.addCleanup(self.cluster.plug, i, True)
@@ -357,7 +357,7 @@ class OverSsh(unittest.TestCase):
                     time.sleep(seconds)
                     self.cluster.plug(i, True)
 
-                self.disturb(f"pulled-{seconds}-{i}", disturb, epochs=100)
+                self.disturb(f"pulled-{seconds}-{i}", disturb, epochs=100, timeout=120 + seconds)
 
     @nightly
     def test_a_host_that_reboots(self):
