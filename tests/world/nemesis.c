@@ -5,12 +5,21 @@
 #define MS UINT64_C(1000000)
 
 enum { FAULTS_MOST = 4, MOMENTS_MOST = 56, TOGETHER_MS = 4, LATEST_START_MS = 3000 };
+enum { FULL_MS = 60 }; // when disks fill, and for how long: a job's work is over soon
 
 /* Numbers of faults, after those that are planned and those of moments. */
-enum { LATE_STARTS = FAULTS_MOST + MOMENTS_MOST, STRANGERS };
+enum { LATE_STARTS = FAULTS_MOST + MOMENTS_MOST, STRANGERS, FULL };
 
 /* What is chosen (nemesis_choice). */
-enum { SOME_LATE = 400, SOME_STRANGERS, BOTH = 410, LATE = 420 };
+enum {
+    SOME_LATE = 400,
+    SOME_STRANGERS,
+    SOME_FULL,
+    FULL_AT,
+    FULL_FOR,
+    BOTH = 410,
+    LATE = 420
+};
 
 typedef enum fault {
     CUT,
@@ -134,6 +143,16 @@ static void stranger_is_gone(void *arg)
     if (n->last_ns < world_now()) n->last_ns = world_now();
 }
 
+static void fill_disks(void *arg, uint64_t i)
+{
+    nemesis *n = arg;
+    (void)i;
+    if (!nemesis_does(n, FULL)) return;
+    const uint64_t until = world_time() + (1 + nemesis_choice(n, FULL_FOR, FULL_MS)) * MS;
+    world_disk_fills(until);
+    if (n->last_ns < until) n->last_ns = until;
+}
+
 void nemesis_begin(nemesis *n)
 {
     const uint64_t faults = 1 + world_draw(FAULTS_MOST),
@@ -157,6 +176,9 @@ void nemesis_begin(nemesis *n)
     }
     if (nemesis_choice(n, SOME_STRANGERS, 4) == 0 && nemesis_does(n, STRANGERS))
         stranger_come(n->seed, stranger_is_gone, n);
+    if (n->fills && nemesis_choice(n, SOME_FULL, 6) == 0)
+        world_at(world_now() + nemesis_choice(n, FULL_AT, FULL_MS) * MS, fill_disks, n,
+                 0);
 }
 
 uint64_t nemesis_start_ms(nemesis *n, int member)

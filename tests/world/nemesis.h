@@ -23,6 +23,7 @@ typedef struct nemesis {
     uint64_t span_ms; // faults begin within
     int most_kills;   // 0: members do not die
     bool keeps_links; // connections are slow, and are not lost
+    bool fills;       // disks, for a while
     bool sleeps;      // members may be frozen until the others take them for dead
     uint64_t without; // bit i: the i-th fault does not happen
     bool has_killed, has_slept;

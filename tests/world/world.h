@@ -116,7 +116,10 @@ void world_files_forget(const world_process *p);
 
 /* ---- the disk (world_disk.c) ---- */
 
-void world_disk_written(int fd);
+/* Before a write. Returns false where the disk has no room for it. */
+bool world_disk_takes(int fd);
+/* Until then no disk has room. */
+void world_disk_fills(uint64_t until_ns);
 /* Called before and after files are kept or get names; may kill the caller's process. */
 extern void (*world_disk_moment)(void);
 extern void (*world_fault_point)(void);    // at each PS_FAULT_POINT, may do so, too

@@ -1,6 +1,6 @@
 /* The disk of a host that loses power: what a process has not asked to be kept (fsync)
  * may be gone. A file without it is cut short; a name that a file got since its folder
- * was kept may be its old one again. */
+ * was kept may be its old one again. Or the disk is full for a while. */
 #include <ftw.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +18,7 @@ static struct {
         char from[PATH_BYTES], to[PATH_BYTES];
     } names[NAMES]; // that were given since
     int n_names;
+    uint64_t full_until_ns;
 } disk;
 
 static int find_changed(ino_t file)
@@ -27,11 +28,23 @@ static int find_changed(ino_t file)
     return -1;
 }
 
-void world_disk_written(int fd)
+void world_disk_fills(uint64_t until_ns)
+{
+    world_say("no room on any disk until %.3f s", (double)until_ns * 1e-9);
+    disk.full_until_ns = until_ns;
+}
+
+bool world_disk_takes(int fd)
 {
     struct stat s;
-    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || find_changed(s.st_ino) >= 0) return;
-    if (disk.n_changed < FILES) disk.changed[disk.n_changed++] = s.st_ino;
+    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) return true;
+    if (world_time() < disk.full_until_ns) {
+        world_say("no room for what is written");
+        return false;
+    }
+    if (find_changed(s.st_ino) < 0 && disk.n_changed < FILES)
+        disk.changed[disk.n_changed++] = s.st_ino;
+    return true;
 }
 
 int __real_fsync(int fd);

@@ -235,8 +235,9 @@ int __real_open(const char *, int, ...);
 ssize_t __wrap_write(int fd, const void *bytes, size_t n)
 {
     if (!is_event(fd)) {
-        world_disk_written(fd);
-        return __real_write(fd, bytes, n);
+        if (world_disk_takes(fd)) return __real_write(fd, bytes, n);
+        errno = ENOSPC;
+        return -1;
     }
     uint64_t more;
     memcpy(&more, bytes, sizeof more);
@@ -249,8 +250,9 @@ ssize_t __real_pwrite(int, const void *, size_t, off_t);
 
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t at)
 {
-    world_disk_written(fd);
-    return __real_pwrite(fd, bytes, n, at);
+    if (world_disk_takes(fd)) return __real_pwrite(fd, bytes, n, at);
+    errno = ENOSPC;
+    return -1;
 }
 
 ssize_t __wrap_read(int fd, void *bytes, size_t n)

@@ -568,6 +568,7 @@ static void begin_nemesis(void)
                           .most_kills = paced ? 0 : 3,
                           .keeps_links = paced,
                           .sleeps = may_pause,
+                          .fills = subject == WORLD_FIXED,
                           .tells = may_pause ? on_tell : NULL,
                           .without = T.without};
     if (subject == WORLD_ELASTIC) {
