@@ -76,13 +76,15 @@ static const char *const models[] = {
 static const char clicks[] =
     "model: {input: [13], loss: bce_with_logits, layers: [{interaction: {name: pairs, "
     "branches: [[{linear: {name: bottom, out: 4}}, relu], [{embedding_bag: {name: rows, "
-    "tables: [C1, C7], dim: 4, optimizer: adagrad, lr: 0.1, init: normal}}]]}}, "
+    "tables: [C1, C7], dim: 4, optimizer: adagrad, lr: 0.1, init: normal%s%s}}]]}}, "
     "{linear: {name: middle, out: 3}}, relu, {linear: {name: top, out: 1}}]}\n";
 
 /* A model with tables of rows on the servers. */
 static bool has_rows(void)
 {
-    return world_train_subject(T.kind) == WORLD_FIXED && world_choice(21, 4) == 0;
+    const world_subject subject = world_train_subject(T.kind);
+    return (subject == WORLD_FIXED || subject == WORLD_ELASTIC) &&
+           world_choice(21, 4) == 0;
 }
 
 /* Servers that keep the rows of each other. */
@@ -104,9 +106,20 @@ static int other_servers(void)
 
 static void write_config(void)
 {
+    static const char *const bounds[] = {
+        "",
+        "",
+        ", expire: 3",
+        ", expire: 9, admit: 2",
+        ", admit: 3",
+        ", max_bytes: 61000, evict: true"}; // a row in each partition
+    static const char *const codecs[] = {"", "", ", codec: int8", ", codec: fp16"};
     FILE *f = fopen(T.config, "w");
-    const char *model = has_rows() ? clicks : models[world_choice(8, 3)];
-    if (!f || fputs(config_of_all, f) < 0 || fputs(model, f) < 0 || fclose(f) != 0)
+    if (!f || fputs(config_of_all, f) < 0 ||
+        (has_rows() ? fprintf(f, clicks, bounds[world_choice(23, 6)],
+                              codecs[world_choice(24, 4)])
+                    : fputs(models[world_choice(8, 3)], f)) < 0 ||
+        fclose(f) != 0)
         world_wrong("cannot write %s", T.config);
 }
 
@@ -174,6 +187,13 @@ static bool servers_may_change(void)
     return world_choice(4, 6) < 4;
 }
 
+static void choose_rows(void)
+{
+    set("data.kind=synthetic_clicks");
+    if (has_buddies()) set("rows.buddy=true");
+    if (world_choice(25, 2)) set("checkpoint.rows_full_every=3");
+}
+
 static void choose_job(void)
 {
     static const char *const optimizers[] = {"optimizer.name=adamw", "optimizer.name=sgd",
@@ -205,10 +225,11 @@ static void choose_job(void)
     if (subject == WORLD_FIXED && !has_rows() && world_choice(4, 6) < 4 &&
         world_choice(13, 4) == 0)
         set("loss_scale={use: on, init: 1e38, interval: 3}");
+    if (has_rows()) choose_rows();
     switch (subject) {
     case WORLD_ELASTIC:
         choose_workers();
-        if (world_choice(9, 4) == 0) choose_local(0);
+        if (!has_rows() && world_choice(9, 4) == 0) choose_local(0);
         break;
     case WORLD_DEATHS_AT_OWN_PACE:
         T.workers = WORKERS_MOST;
@@ -218,10 +239,8 @@ static void choose_job(void)
         choose_pace(1);
         break;
     case WORLD_FIXED:
-        if (has_buddies()) set("rows.buddy=true");
-        if (has_rows())
-            set("data.kind=synthetic_clicks"); // and nothing of the others
-        else if (world_choice(9, 4) == 0)
+        if (has_rows()) break; // and nothing of the others
+        if (world_choice(9, 4) == 0)
             choose_local(0);
         else if (world_choice(20, 6) == 0)
             set("optimizer.name=lamb");
