@@ -11,8 +11,10 @@
 #include "world.h"
 
 enum {
-    WORKERS_MOST = 4,
-    SERVERS_MOST = 3,
+    WORKERS_MOST = 8,
+    SERVERS_MOST = 4,
+    FEW_WORKERS = 4, // most jobs are small
+    FEW_SERVERS = 3,
     TENSORS = 6,
     ELEMENTS_MOST = 4096, // of the arena
     STEPS = 20,
@@ -627,9 +629,14 @@ static const world_process *host_of(int member)
 static int begin(void *arg)
 {
     (void)arg;
-    J.workers = 1 + (int)world_choice(1, WORKERS_MOST);
-    J.servers = 1 + (int)world_choice(2, SERVERS_MOST);
+    J.workers = 1 + (int)world_choice(1, FEW_WORKERS);
+    J.servers = 1 + (int)world_choice(2, FEW_SERVERS);
     J.shards = 1 + (int)world_choice(3, 2);
+    if (world_choice(16, 12) == 0) {
+        J.workers = WORKERS_MOST - (int)world_choice(1, FEW_WORKERS);
+        J.servers = SERVERS_MOST;
+        J.shards = 1;
+    }
     // fp16 has these gradients and changes exactly.
     J.codec = world_choice(4, 4) == 0 ? "fp16" : "none";
     J.clips = world_job_has_no_closed_form(J.seed);
