@@ -1,6 +1,6 @@
 /* ps-world: whole jobs in one process, with virtual time (world.h).
  *
- *   ps-world --seed S [--trace] [--without FAULTS]
+ *   ps-world --seed S [--trace] [--without FAULTS] [--here]
  *   ps-world --seeds FIRST..LAST [--twice]
  *   ps-world --seconds N            new seeds, from the time of day on
  *   ps-world --failed               seeds that have failed once
@@ -12,7 +12,8 @@
  * where a judge objects, after the fewest faults with which it still does. --without: a
  * number whose bit i leaves out fault i. --trace: each message, event, fault and line of
  * a log.
- * --twice: each run is made again, and its trace has to be the same. */
+ * --twice: each run is made again, and its trace has to be the same. --here: the run with
+ * the faults alone, in this process, for gdb; nobody compares its weights. */
 #include <dnnl.h>
 #include <ftw.h>
 #include <inttypes.h>
@@ -43,6 +44,7 @@ typedef struct wanted {
     uint64_t without;                // faults that do not happen
     double seconds;                  // 0: all of them
     bool trace, twice, quiet, whole; // whole: the undisturbed run is traced, too
+    bool here;
 } wanted;
 
 static char folder[64]; // of this process: the files of one job at a time
@@ -80,7 +82,7 @@ static int run_here(const world_job_options *job, const wanted *w, outcome *out)
                        .trace = w->trace && (job->disturbed || w->whole),
                        .hash = w->twice ? &out->trace : NULL,
                        .errors = fdopen(dup(STDERR_FILENO), "w")};
-    alarm(MOST_S);
+    if (!w->here) alarm(MOST_S);
     setvbuf(stdout, NULL, _IOLBF, 0);
     // The programs' own words belong to the trace.
     if (o.trace)
@@ -110,6 +112,7 @@ static int run_once(const world_job_options *job, const wanted *w, outcome *out)
     if (job->record.stretch == 0) empty_folder();
     if (kind_of(w->seed)) warm_up();
     fflush(NULL);
+    if (w->here) return run_here(job, w, out);
     const pid_t pid = fork();
     if (pid == 0) {
         if (w->quiet && !freopen("/dev/null", "w", stderr)) _exit(1);
@@ -181,6 +184,7 @@ static int run_seed(const wanted *w)
 {
     const world_job_options job = {folder, true, w->without, {0}};
     outcome out = {0};
+    if (w->here) return run_once(&job, w, &out);
     switch (kind_of(w->seed) ? world_train_subject(kind_of(w->seed)) : WORLD_FIXED) {
     case WORLD_OWN_PACE:
         return run_and_replay(w, "policy.log");
@@ -224,7 +228,7 @@ static int run_seeds(wanted *w)
         if (run_seed(w) == 0) continue;
         printf("world: seed %" PRIu64 " fails\n", w->seed);
         fflush(stdout);
-        if (!w->trace && !w->without) shrink(*w);
+        if (!w->trace && !w->without && !w->here) shrink(*w);
         printf("%" PRIu64 "\n", w->seed);
         return 1;
     }
@@ -290,7 +294,7 @@ static bool read_range(const char *text, wanted *w)
 
 static int usage(void)
 {
-    fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] | --seeds "
+    fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] [--here] | --seeds "
                     "FIRST..LAST [--twice] | --seconds N | --failed | --members N\n");
     return 2;
 }
@@ -316,6 +320,8 @@ int main(int argc, char **argv)
             w.trace = true;
         else if (strcmp(argv[i], "--twice") == 0)
             w.twice = true;
+        else if (strcmp(argv[i], "--here") == 0)
+            w.here = true;
         else if (strcmp(argv[i], "--without") == 0 && i + 1 < argc)
             w.without = strtoull(argv[++i], NULL, 10);
         else
