@@ -147,6 +147,16 @@ class Policies(BenchTest):
         self.assertAlmostEqual(local["bytes_per_step_to_first"]["median"], 1 / 4, delta=0.02)
 
 
+class Group(BenchTest):
+    @needs_torch
+    def test_both_backends_at_each_size(self):
+        self.bench("group", "--torch", TORCH, "--rounds", 2, "--steps", 2, "--sizes", "4096,100000")
+        figures = self.report("group")["figures"]
+        self.assertEqual([f["bytes"] for f in figures], [4096, 100000])
+        for f in figures:
+            self.assertTrue(all(f[key]["median"] > 0 for key in ("gloo_ms", "pstrain_ms", "gloo_over_pstrain")), f)
+
+
 class Step(BenchTest):
     @nightly
     def test_the_processors_time_is_that_of_all_threads(self):
