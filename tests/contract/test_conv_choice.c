@@ -2,6 +2,7 @@
  * puts wrap_ functions around two of the library's calls (tests/CMakeLists.txt): one
  * counts what runs, the other may say that everything is reference code. */
 #include <math.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -11,6 +12,8 @@
 
 static struct {
     bool says_reference, spoils; // spoils: scratch memory, which nobody may read first
+    bool guards; // looks whether a primitive writes past its scratch memory
+    int n_overruns;
     int n_run, n_reference, n_products, n_winograd, n_bf16, n_fp16;
     int n_inner; // inner products
 } library;
@@ -44,6 +47,34 @@ static void spoil_scratch(int n, const dnnl_exec_arg_t *args)
 dnnl_status_t __real_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
                                             dnnl_stream_t stream, int n,
                                             const dnnl_exec_arg_t *args);
+
+/* Executes with other scratch memory, behind which a guard has to stay as it is. */
+static dnnl_status_t execute_guarded(const_dnnl_primitive_t primitive,
+                                     dnnl_stream_t stream, int n,
+                                     const dnnl_exec_arg_t *args, dnnl_memory_t memory)
+{
+    enum { GUARD = 4096, GUARD_BYTE = 0x5A };
+    const ps_dnnl_md *md = NULL;
+    void *own = NULL;
+    dnnl_memory_get_memory_desc(memory, &md);
+    dnnl_memory_get_data_handle(memory, &own);
+    const size_t bytes = dnnl_memory_desc_get_size(md);
+    unsigned char *scratch = aligned_alloc(4096, (bytes + GUARD + 4095) / 4096 * 4096);
+    assert_non_null(scratch);
+    memset(scratch + bytes, GUARD_BYTE, GUARD);
+    dnnl_memory_set_data_handle(memory, scratch);
+    dnnl_status_t s = __real_dnnl_primitive_execute(primitive, stream, n, args);
+    dnnl_stream_wait(stream);
+    for (size_t i = 0; i < GUARD; i++)
+        if (scratch[bytes + i] != GUARD_BYTE) {
+            library.n_overruns++;
+            break;
+        }
+    dnnl_memory_set_data_handle(memory, own);
+    free(scratch);
+    return s;
+}
+
 dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
                                             dnnl_stream_t stream, int n,
                                             const dnnl_exec_arg_t *args);
@@ -66,6 +97,9 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     // the library's names for AVX512-FP16: its own, or its level's
     library.n_fp16 += strstr(name, "fp16") != NULL || strstr(name, "avx10_1") != NULL;
     if (library.spoils) spoil_scratch(n, args);
+    for (int i = 0; i < n && library.guards; i++)
+        if (args[i].arg == DNNL_ARG_SCRATCHPAD)
+            return execute_guarded(primitive, stream, n, args, args[i].memory);
     return __real_dnnl_primitive_execute(primitive, stream, n, args);
 }
 
@@ -199,6 +233,20 @@ TEST(test_scratch_memory_is_written_first)
         library.spoils = false;
         rig_fini(&model);
     }
+}
+
+/* What lies behind it is another layer's, or another thread's part. */
+TEST(test_scratch_memory_is_not_overrun)
+{
+    library.n_overruns = 0;
+    library.guards = true;
+    for (int channels = 1; channels < 20; channels++) {
+        char input[32];
+        snprintf(input, sizeof input, "[%d, 32, 32]", channels);
+        run_step(input, "{conv2d: {name: c, out: 8, kernel: 1, stride: 2}}", 1);
+    }
+    library.guards = false;
+    assert_int_equal(library.n_overruns, 0);
 }
 
 /* All passes, except that AVX512-FP16 has none for the gradients of weights. */

@@ -370,6 +370,19 @@ static bool is_miscomputed(const maker *m, const plan *p)
            ((m->use->data_gradient && odd) || m->in.w < m->layer->stride[1]);
 }
 
+/* The gradient of the weights that oneDNN's kernels for 1 x 1 windows with a stride
+ * compute of channels-last input with fewer channels than a vector has lanes: a thread
+ * copies the input as if it had a vector's channels, into the next thread's copy, and
+ * past the end of the scratch memory. */
+static bool overruns_scratch(const maker *m, const plan *p)
+{
+    const int64_t lanes = strstr(ps_cpu_isa_name(), "avx512") ? 16 : 8;
+    const ps_cpu_shape *in = &p->choice.in;
+    return p->choice.backward_weights && in->lanes == in->c && in->c < lanes &&
+           (m->layer->stride[0] > 1 || m->layer->stride[1] > 1) &&
+           strstr(ps_dnnl_pd_name(p->choice.backward_weights), "1x1");
+}
+
 /* p is safe for fini, also after a failure. *known: whether there is such a plan. */
 static ps_err plan_init(plan *p, maker *m, order by, bool *known)
 {
@@ -384,7 +397,7 @@ static ps_err plan_init(plan *p, maker *m, order by, bool *known)
     PS_TRY(make_layouts(m, p, by));
     ps_err err = make_pds(m, p);
     if (err == PS_OK) err = widen_weights_pass(m, p, by);
-    *known = err == PS_OK;
+    *known = err == PS_OK && !overruns_scratch(m, p);
     c->depthwise_data = *known && is_ours(m, c, c->backward_data);
     c->depthwise_weights = *known && is_ours(m, c, c->backward_weights);
     read_grades(p);
