@@ -606,9 +606,11 @@ class Supervisor:
         """Shows the first cause last, since nobody scrolls up."""
         cause = self.cause = self._cause(failed)
         what = "this attempt" if not self.signal and self.another(failed) else "the job"
-        self.screen.say_in_red(f"psrun: {what} failed: {self._how(cause)}")
+        late = bool(cause.errors) and not cause.fault and self._ended_by_us(cause)
+        how = f"{cause.part.name} failed, and did not end by itself" if late else self._how(cause)
+        self.screen.say_in_red(f"psrun: {what} failed: {how}")
         why = cause.last_error.text or cause.last_line
-        own = not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
+        own = late or not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
         if why and own:
             self.screen.say_in_red(f"psrun:   {why[:MOST_OF_REASON]}")
         elif not own and self.when_killed:
@@ -622,14 +624,17 @@ class Supervisor:
     def _cause(self, failed):
         """The part that made the job fail. In this order: a part that a signal ended which was
         not ours; the first with an error of its own except a timeout; a stopped part; a part
-        that timed out; the first that ended."""
+        that timed out; where the others say that it is another, one with an error that took so long
+        to end that we ended it; the first that ended."""
         failed = sorted(failed, key=lambda w: w.ended_at)
         theirs = [w for w in failed if not self._ended_by_us(w)] or failed
         signalled = [w for w in theirs if w.code < 0 and not w.fault]
         stood = [w for w in theirs if w.fault]
         own = [w for w in theirs if w.errors and w.last_error.kind != "PEER" and not w.fault]
         at_once = [w for w in own if w.last_error.kind != "TIMEOUT"]
-        return (signalled or at_once or stood or own or theirs)[0]
+        others = all(w.errors and w.last_error.kind == "PEER" for w in theirs)
+        late = [w for w in failed if others and w.errors and w.last_error.kind != "PEER"]
+        return (signalled or at_once or stood or own or late or theirs)[0]
 
     @staticmethod
     def _how(watched):

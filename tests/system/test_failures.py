@@ -138,6 +138,21 @@ class Deaths(JobTest):
         self.assertIn("worker 0 does not end, not even by SIGKILL", text)
         self.assertIn("the job failed: worker 1 ended with exit code 3", text)
 
+    def test_psrun_names_who_failed_though_it_ended_last(self):
+        def part(role, kind, reason, then):
+            told = f'{{"event": "failure", "kind": "{kind}", "passing": false, "reason": "{reason}"}}'
+            return job.Part(role, 0, ["sh", "-c", f"echo '{told}' >/dev/fd/${{PS_EVENTS%%:*}}; {then}"], {})
+
+        held = self.path("held")
+        with tempfile.TemporaryFile("w+") as shown, mock.patch.multiple(supervise, GRACE_S=0.2):
+            code = supervise.Supervisor(screen.Screen(shown), lambda p: local.LocalProcess(p, {}), self.folder, 10).run(
+                [part("server", "PEER", "worker 0 has failed", f"while [ ! -e {held} ]; do sleep 0.01; done; exit 1"),
+                 part("worker", "CONFIG", "no such layer", f"touch {held}; sleep 100; true")])
+            shown.seek(0)
+            text = shown.read()
+        self.assertEqual(code, 1)
+        self.assertIn("the job failed: worker 0 failed, and did not end by itself\npsrun:   no such layer\n", text)
+
     def test_nothing_outlives_a_killed_psrun(self):
         psrun = self.start_psrun("-s", 1, "-w", 2, DIGITS, *LONG, stdout=subprocess.DEVNULL)
         self.wait_for_steps("out")
