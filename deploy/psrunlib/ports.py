@@ -1,11 +1,12 @@
 """Ports of this machine that nobody listens on."""
+import os
 import random
 import socket
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"  # from which the system gives ports to connections
 LEAST = 10000  # well-known services listen below
 TRIES = 100
-_marks = {}  # of the ports that this process was given, by port
+_marks = {}  # descriptors, by the port that this process was given
 
 
 def _take(port):
@@ -18,14 +19,14 @@ def _take(port):
     except OSError:
         mark.close()
         return False
-    _marks[port] = mark
+    _marks[port] = mark.detach()
     return True
 
 
 def give_back(*ports):
     """Those of a job that is over. A process may run many."""
     for mark in [_marks.pop(port) for port in ports if port in _marks]:
-        mark.close()
+        os.close(mark)
 
 
 def beside(port):
