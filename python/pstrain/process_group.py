@@ -152,7 +152,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def allreduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """tensors: a list; each becomes the reduction over all ranks."""
         op, given = self._op(opts, "all_reduce"), _listed(tensors)
-        tensors = _as_real(given) if op in (SUM, AVERAGE) else given
+        tensors = _as_real(given, op)
         if not tensors:
             raise InputError(f"rank {self.rank()}: all_reduce of no tensors")
         for tensor in tensors:
@@ -171,7 +171,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @through_host("both")
     def reduce(self, tensors: typing.Any, opts: typing.Any = None) -> typing.Any:
         """Of one tensor; the root's becomes the reduction, the others' stay."""
-        [tensor], op, root = _listed(tensors), self._op(opts, "reduce"), _root(opts)
+        op, root = self._op(opts, "reduce"), _root(opts)
+        [tensor] = _as_real(_listed(tensors), op)
         self._check_reduced(tensor, op, "reduce")
         self._check_root(root, "reduce")
         after: "list[After]" = []
@@ -186,7 +187,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         op, begun = self._op(opts, "reduce_scatter"), []
         keeps: "list[typing.Any]" = []
         after: "list[After]" = []
-        outputs = _listed(outputs)
+        result = outputs = _listed(outputs)
+        outputs, inputs = _as_real(outputs, op), [_as_real(given, op) for given in inputs]
         if len(outputs) != len(inputs):
             raise InputError(f"rank {self.rank()}: reduce_scatter of {len(inputs)} lists into {len(outputs)} tensors")
         for output, given in zip(outputs, inputs):
@@ -199,7 +201,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             parts = [(*_memory(tensor), 0, 0) for tensor in self._given(given, keeps)]
             parts[self.rank()] = (*parts[self.rank()][:2], *_memory(self._place(output, after, keeps)))
             begun.append(self._reduction(t.REDUCE_SCATTER, self._apart(parts, keeps), output, op))
-        return self._work(begun, keeps, "reduce_scatter", outputs, after)
+        return self._work(begun, keeps, "reduce_scatter", result, after)
 
     @through_host("out")
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: typing.Any = None) -> typing.Any:
@@ -213,6 +215,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         op, begun = self._op(opts, "reduce_scatter"), []
         keeps: "list[typing.Any]" = []
         after: "list[After]" = []
+        result, outputs, inputs = outputs, _as_real(outputs, op), _as_real(inputs, op)
         for output, tensor in zip(outputs, inputs):
             self._check_multiple(tensor, output, "reduce_scatter")
             self._check_reduced(output, op, "reduce_scatter")
@@ -220,7 +223,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             parts: "list[t.Part]" = [(*part, 0, 0) for part in self._equal_parts(*self._given([tensor], keeps))]
             parts[self.rank()] = (*parts[self.rank()][:2], *_memory(self._place(output, after, keeps)))
             begun.append(self._reduction(t.REDUCE_SCATTER, self._apart(parts, keeps), output, op))
-        return self._work(begun, keeps, "reduce_scatter", outputs, after)
+        return self._work(begun, keeps, "reduce_scatter", result, after)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -461,7 +464,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _check_reduced(self, tensor: torch.Tensor, op: int, what: str) -> None:
         self._check(tensor, what, tuple(jobs.dtypes()))
-        if op >= _BAND and tensor.is_floating_point() or tensor.dtype == torch.bool and op == _BXOR:
+        if op >= _BAND and tensor.is_floating_point():
             raise InputError(f"rank {self.rank()}: {what}: the bits of {tensor.dtype} cannot be combined")
 
     def _check_root(self, root: int, what: str) -> None:
@@ -632,8 +635,10 @@ def _listed(tensors: typing.Any) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 
-def _as_real(tensors: Tensors) -> Tensors:
-    """Complex numbers as pairs of real ones, in the same memory."""
+def _as_real(tensors: Tensors, op: int) -> Tensors:
+    """Complex numbers as pairs of real ones, in the same memory, where sums and means of these are theirs."""
+    if op not in (SUM, AVERAGE):
+        return tensors
     return [torch.view_as_real(each.detach()) if isinstance(each, torch.Tensor) and each.is_complex() and not each.is_conj()
             and each.layout == torch.strided else each for each in tensors]
 

@@ -75,6 +75,16 @@ def every_call():
         x = numbers(40001, dtype)
         dist.all_reduce(x)
         assert torch.equal(x, sum(numbers(40001, dtype, r).float() for r in range(SIZE)).to(dtype))
+    x = torch.complex(*numbers((2, SIZE, 3), torch.float64))  # as Gloo since PyTorch 2.15
+    wanted = sum(torch.complex(*numbers((2, SIZE, 3), torch.float64, r)) for r in range(SIZE))
+    y, z = torch.empty(3, dtype=x.dtype), torch.empty(1, 3, dtype=x.dtype)
+    dist.reduce_scatter(y, list(x))
+    getattr(dist, "reduce_scatter_tensor", dist._reduce_scatter_base)(z, x)
+    dist.reduce(x, SIZE - 1)
+    assert torch.equal(y, wanted[RANK]) and torch.equal(z[0], y) and (RANK < SIZE - 1 or torch.equal(x, wanted))
+    bits = torch.tensor([True, RANK == 1])
+    dist.all_reduce(bits, dist.ReduceOp.BXOR)
+    assert bits.tolist() == [SIZE % 2 == 1, True], bits
     bits = torch.tensor([RANK + 1])
     dist.all_reduce(bits, dist.ReduceOp.BOR)
     assert bits.item() == (3 if SIZE < 4 else 7), bits
