@@ -30,6 +30,24 @@ def torch_step(job, grads):
     return step
 
 
+def fbgemm_step(job, grads):
+    """The ids of all tables in one tensor, as it takes them, are made before."""
+    import logging
+    logging.disable(logging.WARNING)
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
+    tables = [(job["ids"], job["dim"], EmbeddingLocation.HOST, ComputeDevice.CPU)] * job["tables"]
+    bags = SplitTableBatchedEmbeddingBagsCodegen(tables, optimizer=EmbOptimType.EXACT_ADAGRAD, learning_rate=0.01, eps=1e-10)
+    offsets, grad, joined = torch.arange(job["tables"] * job["batch"] + 1), torch.cat(grads, 1), {}
+
+    def step(ids, _):
+        if id(ids) not in joined:
+            joined[id(ids)] = torch.cat([its.view(-1) for its in ids.values()])
+        bags(joined[id(ids)], offsets).backward(grad)
+    return step
+
+
 def server_step(job, grads):
     import pstrain
     pstrain.init()
@@ -48,8 +66,9 @@ def main(job):
     torch.set_num_threads(1)
     batches = draw_batches(job)
     grads = [torch.full((job["batch"], job["dim"]), 1e-3 * (t + 1)) for t in range(job["tables"])]
-    step = (torch_step if job["way"] == "torch" else server_step)(job, grads)
-    servers = [pid for name, pid in descendants(os.getppid()) if name == "ps-server"] if job["way"] != "torch" else []
+    alone = {"torch": torch_step, "fbgemm": fbgemm_step}
+    step = alone.get(job["way"], server_step)(job, grads)
+    servers = [pid for name, pid in descendants(os.getppid()) if name == "ps-server"] if job["way"] not in alone else []
 
     def cpu_ms(n):
         before = sum(map(cpu_seconds, [os.getpid(), *servers]))
