@@ -14,7 +14,7 @@
 #include "procstat.h"
 #include "regular_file.h"
 
-enum { LANE_RECORDS = 1024, MOST_LANES = 250, FLUSH_NS = 1000000000 };
+enum { LANE_RECORDS = 1024, MOST_LANES = 250, FLUSH_NS = 1000000000, MOST_RANGES = 8 };
 
 typedef struct record {
     uint64_t begin, duration;
@@ -52,6 +52,12 @@ static struct {
 } trace = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
 static _Thread_local lane *own;
+
+static const ps_trace_ranges *_Atomic profiler;
+static _Thread_local struct {
+    ps_trace_kind kinds[MOST_RANGES];
+    int n;
+} open_ranges;
 
 /* ---- the file ---- */
 
@@ -236,9 +242,42 @@ uint64_t ps_trace_now(void)
     return ps_trace_on() ? ps_clock_ns() : 0;
 }
 
+void ps_trace_show(const ps_trace_ranges *ranges)
+{
+    atomic_store(&profiler, ranges);
+}
+
+uint64_t ps_trace_begin(ps_trace_kind kind)
+{
+    static const char *const names[] = {
+#define TRACE_NAME(kind_, name) name,
+        PS_TRACE_MAP(TRACE_NAME)
+#undef TRACE_NAME
+    };
+    const ps_trace_ranges *to = atomic_load_explicit(&profiler, memory_order_acquire);
+    if (to && open_ranges.n < MOST_RANGES) {
+        to->push(names[kind]);
+        open_ranges.kinds[open_ranges.n++] = kind;
+    }
+    return ps_clock_ns();
+}
+
+/* That of the newest span of this kind, and those within it. */
+static void trace_end_range(ps_trace_kind kind)
+{
+    int at = open_ranges.n - 1;
+    while (at >= 0 && open_ranges.kinds[at] != kind)
+        at--;
+    if (at < 0) return;
+    const ps_trace_ranges *to = atomic_load_explicit(&profiler, memory_order_acquire);
+    for (; open_ranges.n > at; open_ranges.n--)
+        if (to) to->pop();
+}
+
 void ps_trace_add_chunk(ps_trace_kind kind, uint64_t begin_ns, uint64_t step,
                         uint32_t chunk, uint32_t peer)
 {
+    trace_end_range(kind);
     if (!ps_trace_on() || begin_ns == 0) return;
     if (step > atomic_load_explicit(&trace.newest_step, memory_order_relaxed))
         atomic_store_explicit(&trace.newest_step, step, memory_order_relaxed);

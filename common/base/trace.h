@@ -90,6 +90,19 @@ bool ps_trace_on(void);
 /* The present time for begin_ns, or 0 when nothing is recorded. */
 uint64_t ps_trace_now(void);
 
+/* A profiler's ranges: of a thread, one within the other. */
+typedef struct ps_trace_ranges {
+    void (*push)(const char *name);
+    void (*pop)(void);
+} ps_trace_ranges;
+
+/* Spans that ps_trace_begin begins are ranges of the profiler from now on, whether or not
+ * the trace records. ranges: borrowed, for ever; NULL: no profiler. */
+void ps_trace_show(const ps_trace_ranges *ranges);
+/* The present time for begin_ns, in any case. The range ends with the thread's next span
+ * of that kind, and with the one that it lies within: so an error leaves none open. */
+uint64_t ps_trace_begin(ps_trace_kind kind);
+
 /* The span from begin_ns (ps_clock_ns; 0: none) to now. */
 void ps_trace_add(ps_trace_kind kind, uint64_t begin_ns, uint64_t step);
 void ps_trace_add_chunk(ps_trace_kind kind, uint64_t begin_ns, uint64_t step,

@@ -375,6 +375,24 @@ void ps_gpu_close(ps_gpu **gpu)
     *gpu = NULL;
 }
 
+static void host_range_push(const char *name)
+{
+    (void)name;
+    host_gpu_counted.ranges++;
+    host_gpu_counted.open_ranges++;
+}
+
+static void host_range_pop(void)
+{
+    if (--host_gpu_counted.open_ranges < 0) broken("a range ends", "that never began");
+}
+
+const ps_trace_ranges *ps_gpu_ranges(void)
+{
+    static const ps_trace_ranges ranges = {host_range_push, host_range_pop};
+    return &ranges;
+}
+
 void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes)
 {
     snprintf(out, bytes, "cuda: the host in its place");

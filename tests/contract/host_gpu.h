@@ -11,6 +11,8 @@ typedef struct host_gpu_counts {
     size_t copied;      // bytes, between the host and the GPU
     size_t urgent;      // of these: by queues with priority
     long channels_last; // convolutions by the library (host_conv.c)
+    long ranges;        // of a profiler
+    int open_ranges;    // of these, now
 } host_gpu_counts;
 
 extern host_gpu_counts host_gpu_counted;

@@ -416,6 +416,21 @@ TEST(test_only_batches_can_wait)
     free(r);
 }
 
+TEST(test_a_profiler_sees_spans)
+{
+    if (!counted) return;
+    rig *r = malloc(sizeof *r);
+    rig_init(r, false, SIZE_MAX);
+    const long before = counted->ranges;
+    const uint64_t begin_ns = ps_trace_begin(PS_TRACE_FORWARD);
+    assert_int_equal(counted->ranges - before, 1);
+    assert_int_equal(counted->open_ranges, 1);
+    ps_trace_add(PS_TRACE_FORWARD, begin_ns, 0);
+    assert_int_equal(counted->open_ranges, 0);
+    rig_fini(r);
+    free(r);
+}
+
 /* A capture that fails leaves a device that can be closed. */
 TEST(test_refusals)
 {

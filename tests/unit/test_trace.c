@@ -135,6 +135,39 @@ IN_FOLDER(a_file_has_a_limit)
     assert_int_equal(count(n, PS_TRACE_FULL), 1);
 }
 
+static char ranges[256]; // what a profiler sees
+
+static void range_push(const char *name)
+{
+    strcat(strcat(ranges, "("), name);
+}
+
+static void range_pop(void)
+{
+    strcat(ranges, ")");
+}
+
+IN_FOLDER(a_profiler_sees_spans_one_within_the_other)
+{
+    static const ps_trace_ranges profiler = {range_push, range_pop};
+    ps_trace_add(PS_TRACE_WAIT, ps_trace_begin(PS_TRACE_WAIT), 0); // nobody looks
+    ps_trace_show(&profiler);                                      // without a trace
+    const uint64_t step = ps_trace_begin(PS_TRACE_STEP);
+    ps_trace_add(PS_TRACE_FORWARD, ps_trace_begin(PS_TRACE_FORWARD), 0);
+    ps_trace_begin(PS_TRACE_BACKWARD);              // it fails
+    ps_trace_add(PS_TRACE_REPLY, ps_clock_ns(), 0); // was not begun so
+    ps_trace_add(PS_TRACE_STEP, step, 0);
+    for (int i = 0; i < 100; i++)
+        ps_trace_begin(PS_TRACE_EVALUATE); // of many that fail a few are open
+    start(0, 0, 1 << 20);
+    ps_trace_add(PS_TRACE_SAVE, ps_trace_begin(PS_TRACE_SAVE), 0);
+    ps_trace_show(NULL);
+    assert_ok(ps_trace_stop());
+    assert_int_equal(count(read_back(NULL), PS_TRACE_SAVE), 1);
+    assert_memory_equal(ranges, "(step(forward)(backward))(evaluate(evaluate(", 44);
+    assert_true(strlen(ranges) < 200);
+}
+
 static void *record_some(void *arg)
 {
     pthread_setname_np(pthread_self(), "sender"); // the other thread may do so later

@@ -329,7 +329,7 @@ ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
         note[CORRECT] = t->notes[i].correct;
         note[COUNTED] = t->notes[i].counted;
     }
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_AGREE);
     if (t->member)
         PS_TRY(ps_trainer_reduce(t, "step", t->step, values,
                                  COMMON + NOTE * (size_t)t->n_notes));
@@ -434,7 +434,7 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
 {
     ps_trainer_snapshot state;
     bool taken = false;
-    uint64_t begin_ns = ps_clock_ns();
+    uint64_t begin_ns = ps_trace_begin(PS_TRACE_CHECKPOINT);
     PS_TRY(ps_trainer_take_losses(t, 0));
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
     PS_TRY(ps_session_drain(t->o.session));
@@ -485,7 +485,7 @@ static ps_err trainer_finish_checkpoints(ps_trainer *t)
 
 ps_err ps_trainer_drain(ps_trainer *t)
 {
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_DRAIN);
     if (t->program) PS_TRY(ps_program_fetch_buffers(t->program));
     PS_TRY(ps_session_drain(t->o.session));
     PS_TRY(ps_session_sync_buffers(t->o.session));
@@ -505,7 +505,7 @@ static ps_err trainer_write_weights(ps_trainer *t, const char *name)
     snprintf(seed, sizeof seed, "%" PRIu64, t->o.config->train.seed);
     const char *metadata[] = {"format", "pt",    "pstrain", PS_VERSION, "step",
                               step,     "epoch", epoch,     "seed",     seed};
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_SAVE);
     PS_TRY(ps_model_file_save(path, &t->o.spec->table, ps_session_params(t->o.session),
                               ps_session_buffers(t->o.session), metadata, 5));
     if (t->o.rows) PS_TRY(ps_row_values_save(path, step, t->o.rows, t->o.spec));
@@ -681,7 +681,7 @@ static ps_err trainer_evaluate(ps_trainer *t, int64_t epochs_done, bool last)
     if (t->pace->warn_of_older) t->pace->warn_of_older(t);
     // Of unequal workers each gets as many samples as it is fast.
     PS_TRY(ps_evaluator_share(t->o.evaluator, t->pace->shares(t)));
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_EVALUATE);
     PS_TRY(ps_evaluate(t->o.evaluator, name, &made));
     ps_trace_add(PS_TRACE_EVALUATE, begin, t->step);
     if (made.interrupted) {

@@ -118,7 +118,7 @@ static ps_err step_once(ps_trainer *t, int64_t first, int64_t count, bool *stop)
     t->pass = (uint64_t)t->epoch;
     if (t->member) PS_TRY(ps_member_check(t->member));
     const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_STEP);
     PS_TRY(ps_trainer_run_group(t, first, count, group_n));
     ps_trace_add(PS_TRACE_STEP, begin, t->step);
     PS_FAULT_POINT("step.made");

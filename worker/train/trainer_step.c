@@ -87,7 +87,7 @@ static void log_samples(const ps_trainer *t, const ps_loaded *b)
 
 static ps_err next_micro_batch(ps_trainer *t, ps_loaded **out)
 {
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_BATCH);
     *out = t->next;
     t->next = NULL;
     if (!*out)
@@ -113,7 +113,7 @@ static bool trainer_step_looks_ahead(const ps_trainer *t)
 static ps_err trainer_step_prefetch(ps_trainer *t, bool rows)
 {
     if (!ps_loader_ready(t->loader)) return PS_OK;
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_PREFETCH);
     PS_TRY(ps_loader_next(t->loader, ps_config_step_deadline(t->o.config), &t->next));
     ps_batch batch = ps_batch_of(t->next);
     PS_TRY(rows ? ps_batch_rows_prefetch(&t->rows, t->next->ids, t->next->n)
@@ -140,7 +140,7 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
         .hooks = &hooks};
     PS_TRY(ps_batch_rows_pull(&t->rows, loaded->ids, &batch));
     if (last && trainer_step_looks_ahead(t)) PS_TRY(trainer_step_prefetch(t, true));
-    uint64_t begin = ps_clock_ns();
+    uint64_t begin = ps_trace_begin(PS_TRACE_FORWARD);
     PS_TRY(ps_program_forward(t->program, &batch, &pass, NULL));
     t->owed[t->n_owed++] = (ps_trainer_owed_loss){
         .samples = loaded->n, .weight = ps_batch_weigh(t->o.spec, &batch), .last = last};
@@ -149,7 +149,7 @@ static ps_err run_micro_batch(ps_trainer *t, const ps_loaded *loaded, int64_t gr
     if (first) PS_TRY(ps_trainer_renew_loss_scale(t));
     pass.grad_scale =
         (float)((double)loaded->n / (double)group_n * (double)t->loss_scale);
-    begin = ps_clock_ns();
+    begin = ps_trace_begin(PS_TRACE_BACKWARD);
     PS_TRY(ps_program_backward(t->program, &batch, &pass));
     ps_trace_add(PS_TRACE_BACKWARD, begin, t->step);
     return ps_batch_rows_add_gradients(&t->rows);

@@ -444,7 +444,7 @@ static ps_err own_step(ps_trainer *t, int64_t first, int64_t count, bool *rests,
     PS_TRY(ps_member_check(t->member));
     PS_TRY(tell_end(t));
     const int64_t group_n = ps_trainer_samples(t->global_n, first, count);
-    const uint64_t begin = ps_clock_ns();
+    const uint64_t begin = ps_trace_begin(PS_TRACE_STEP);
     PS_TRY(ps_trainer_run_group(t, first, count, group_n));
     trainer_rounds_book(t, ps_clock_seconds_since(begin));
     PS_TRY(ps_session_rest(t->o.session, rests, over));

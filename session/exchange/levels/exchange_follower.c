@@ -134,7 +134,7 @@ static ps_err fetch_all(exchange_follower *e, uint32_t first, uint32_t last,
     while (c <= last && follower_has(e, c, version))
         c++;
     if (c > last) return PS_OK;
-    const uint64_t begin_ns = ps_clock_ns();
+    const uint64_t begin_ns = ps_trace_begin(PS_TRACE_WAIT);
     ps_err err = PS_OK;
     for (c = last + 1; c-- > first && err == PS_OK;)
         err = follower_fetch(e, c, version);

@@ -160,7 +160,7 @@ static ps_err exchange_ps_wait_for(exchange_ps *e, uint32_t first, uint32_t last
 {
     const bool all = first == 0 && last == e->o.plan->n_chunks - 1;
     if (exchange_ps_has(e, first, last, version)) return PS_OK;
-    const uint64_t start = ps_clock_ns();
+    const uint64_t start = ps_trace_begin(PS_TRACE_WAIT);
     ps_err err = all ? ps_comm_wait_all(e->comm, version) : PS_OK;
     for (uint32_t c = first; c <= last && err == PS_OK; c++)
         err = ps_comm_wait(e->comm, c, version);

@@ -85,6 +85,7 @@ static ps_err cuda_open(const ps_device_options *options, ps_device **out)
                                 .format = formats[options->precision]};
     ps_err err = ps_gpu_open(&gpu, &d->gpu);
     if (err == PS_OK) err = open_convs(d, options);
+    if (err == PS_OK) ps_trace_show(ps_gpu_ranges());
     if (err != PS_OK) cuda_close(out);
     return err;
 }

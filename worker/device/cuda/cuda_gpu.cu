@@ -13,6 +13,9 @@ extern "C" {
 #include "mem.h"
 }
 #include "cuda_block.h"
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 enum { WORKSPACE_BYTES = 32 << 20 };
 
@@ -318,6 +321,21 @@ void ps_gpu_close(ps_gpu **out)
     free(gpu);
     *out = NULL;
 }
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+/* Its functions find a profiler by themselves, and do nothing without one. */
+const ps_trace_ranges *ps_gpu_ranges(void)
+{
+    static const ps_trace_ranges ranges = {[](const char *name) { nvtxRangePushA(name); },
+                                           [] { nvtxRangePop(); }};
+    return &ranges;
+}
+#else
+const ps_trace_ranges *ps_gpu_ranges(void)
+{
+    return NULL;
+}
+#endif
 
 void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes)
 {

@@ -15,6 +15,7 @@
 #include "cuda_wait.h"
 #include "err.h"
 #include "numa.h"
+#include "trace.h"
 
 typedef struct ps_gpu ps_gpu;
 typedef struct ps_gpu_event ps_gpu_event;
@@ -56,6 +57,8 @@ typedef struct ps_gpu_options {
 /* UNSUPPORTED names what is missing: the driver, the GPU, or machine code for the GPU. */
 ps_err ps_gpu_open(const ps_gpu_options *options, ps_gpu **out);
 void ps_gpu_close(ps_gpu **gpu);
+/* NVTX's, which Nsight shows beside kernels and copies; NULL: built without it. */
+const ps_trace_ranges *ps_gpu_ranges(void);
 /* "NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0". */
 void ps_gpu_describe(const ps_gpu *gpu, char *out, size_t bytes);
 /* See numa.h. */
