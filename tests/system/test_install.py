@@ -86,6 +86,13 @@ class Folders(JobTest):
         self.assertEqual([os.path.normpath(word[2:]) for word in words[:2]],
                          [self.path("opt/x/include"), self.path("opt/y/lib")])
 
+    def test_fault_points_of_the_tests_do_not_stay(self):
+        """The documents' command, in a folder in which tests/run has built, configures what people install."""
+        for words, says in (["-DPS_FAULT_POINTS=ON"], "ON"), ([], "OFF"):
+            run("cmake", "--preset", "release", "-B", self.path("build"), "-DPS_WORKER=OFF", "-DPS_TESTS=OFF",
+                "-DPS_WITH_GLOO=OFF", *words, cwd=ROOT)
+            self.assertIn(f"PS_FAULT_POINTS:BOOL={says}\n", self.text_of("build", "CMakeCache.txt"))
+
 
 @unittest.skipUnless((MANUALS / "man/psrun.1").exists(), "this build has no man pages")
 class Manuals(unittest.TestCase):

@@ -108,6 +108,7 @@ class Packages:
             for file in (f"man/man1/{program}.1.gz", f"bash-completion/completions/{program}",
                          f"zsh/vendor-completions/_{program}"):
                 fresh.must(f"test -s /usr/share/{file}")
+        fresh.must("! grep -q PS_TEST_FAULT /usr/bin/ps-server /usr/bin/ps-worker /usr/lib/*/libpstrain.so.0")
         fresh.add_user()
         text = fresh.must(RUN, user=USER, timeout=300)
         self.assertRegex(text, r"test +accuracy 0\.\d+")
