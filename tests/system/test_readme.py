@@ -94,6 +94,33 @@ class Readme(JobTest):
                     missing.append(f"{name}#{place}")
             self.assertEqual(missing, [], page.relative_to(ROOT))
 
+    def test_every_folder_of_sources_is_in_the_table(self):
+        listed = []
+        for cell in re.findall(r"^\| (`[a-z/]+`.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.M):
+            first, *more = re.findall(r"`([a-z/]+)`", cell)
+            listed += [first, *(f"{first.split('/')[0]}/{name}" for name in more)]
+        tops = ("common", "coordinator", "session", "library", "server", "worker")
+        folders = {"/".join(path.relative_to(ROOT).parts[:2][:len(path.relative_to(ROOT).parts) - 1])
+                   for top in tops for path in (ROOT / top).rglob("*.c")}
+        self.assertEqual(folders - set(listed) - {"common"}, set())
+
+    def test_they_are_short(self):
+        """As long as somebody reads in one go."""
+        def size(name, of):
+            return len(re.findall(of, (ROOT / name).read_text(encoding="utf-8"), re.M))
+        for name, what, of, most in (
+                ("README.md", "lines", "\n", 130), ("README.md", "words", r"\S+", 1200), ("CHANGELOG.md", "lines", "\n", 60),
+                ("CONTRIBUTING.md", "lines", "\n", 60), ("bench/results/README.md", "rows", r"^\| (?!claim |---)", 80)):
+            self.assertLessEqual(size(name, of), most, f"{what} of {name}")
+        self.assertLessEqual(sum(path.stat().st_size for path in RESULTS.iterdir()), 300_000)
+
+    def test_the_workflow_does_what_the_readme_says(self):
+        text = (ROOT / ".github/workflows/two-commands.yml").read_text(encoding="utf-8")
+        images = re.findall(r'"(debian|ubuntu):([\d.]+)"', text)
+        self.assertEqual({(name.lower(), first) for name, first in re.findall(r"(Debian|Ubuntu) ([\d.]+) or newer", self.text)},
+                         {(name, min(there for image, there in images if image == name)) for name, _ in images})
+        self.assertEqual(re.findall(r"- run: (\S+)", text), re.findall(r"^(\w+/\w+) +# installs", self.text, re.M))
+
     def test_every_result_is_listed_and_says_where_it_is_from(self):
         text = (RESULTS / "README.md").read_text(encoding="utf-8")
         listed = set(re.findall(r"\d{4}-\d\d-\d\d-[\w-]+", text))
