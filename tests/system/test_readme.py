@@ -94,16 +94,6 @@ class Readme(JobTest):
                     missing.append(f"{name}#{place}")
             self.assertEqual(missing, [], page.relative_to(ROOT))
 
-    def test_every_folder_of_sources_is_in_the_table(self):
-        listed = []
-        for cell in re.findall(r"^\| (`[a-z/]+`.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.M):
-            first, *more = re.findall(r"`([a-z/]+)`", cell)
-            listed += [first, *(f"{first.split('/')[0]}/{name}" for name in more)]
-        tops = ("common", "coordinator", "session", "library", "server", "worker")
-        folders = {"/".join(path.relative_to(ROOT).parts[:2][:len(path.relative_to(ROOT).parts) - 1])
-                   for top in tops for path in (ROOT / top).rglob("*.c")}
-        self.assertEqual(folders - set(listed) - {"common"}, set())
-
     def test_they_are_short(self):
         """As long as somebody reads in one go."""
         def size(name, of):

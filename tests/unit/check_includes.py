@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the order of reading: which file may include which, and that the lists are complete.
 
-- A top folder includes its own files, and those of the folders that MAY_USE names.
+- A top folder includes its own files, and those of the folders that MAY_USE names; a folder in it those that
+  ARCHITECTURE.md's table says, in which it has a row.
 - Within a folder a file includes only files above it in the folder's CMake source list.
   x.h stands where it is listed, else where x.c (x.cc, x.cu) is.
 - Every source and header has a place in its list; no file name occurs twice in the tree.
@@ -84,6 +85,25 @@ def check_folders(root, errors):
                               f"{', '.join(NO_SOCKETS)} do not know: it belongs to wire/ or start/")
 
 
+def check_table(home, root, errors):
+    above, may = [], {}
+    for cell, uses in re.findall(r"^\| (`[a-z/]+`[^|]*) \|[^|]*\| ([^|]*) \|$", (root / "ARCHITECTURE.md").read_text(), re.M):
+        first, *more = re.findall(r"`([a-z/]+)`", cell)
+        for folder in [first, *(f"{Path(first).parts[0]}/{name}" for name in more)]:
+            may[folder] = [folder, *(above if "above" in uses else re.findall(r"`([a-z/]+)`", uses))]
+            above.append(folder)
+    for top, name in sorted(home.values()):
+        here = "/".join((top, *Path(name).parts[:-1])[:2])
+        if here not in may and here != "common":
+            errors.append(f"{top}/{name}: ARCHITECTURE.md's table has no row for {here}")
+        for line, target in includes(root / top / name) if here in may else ():
+            other, there = home.get(Path(target).name, (here, ""))
+            folder = "/".join((other, *Path(there).parts[:-1])[:2])
+            if folder != here and not any(folder == use or folder.startswith(use + "/") for use in may[here]):
+                errors.append(f"{top}/{name}:{line}: includes {target} of {folder}/: ARCHITECTURE.md's table says that "
+                              f"{here}/ may use {', '.join(may[here][1:]) or 'nothing of ours'}")
+
+
 def check_families(home, root, errors):
     for top, name in sorted(home.values()):
         for line, target in includes(root / top / name):
@@ -142,6 +162,7 @@ def main(root):
                 home[path.name] = (top, str(path.relative_to(root / top)))
     check_folders(root, errors)
     check_families(home, root, errors)
+    check_table(home, root, errors)
     for top, name in sorted(home.values()):
         here = place[top].get(name)
         if here is None:
