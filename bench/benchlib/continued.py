@@ -87,7 +87,7 @@ def _read(folder):
     """({name: values} of the model, the same of the optimizer)."""
     def values(name):
         raw = verify.read_weights(os.path.join(folder, name))
-        return {k: array.array(verify.TYPES[kind], v) for k, (kind, v) in raw.items()}
+        return {k: array.array(verify.TYPES[kind], v) for k, (kind, v, _) in raw.items()}
     return values("model.safetensors"), values("optimizer.safetensors")
 
 

@@ -1,24 +1,21 @@
 """safetensors files with numpy alone: {name: array}."""
 import json
+import os
 import struct
+import sys
 
 import numpy as np
+
+sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../deploy"))
+from psrunlib import verify  # noqa: E402
 
 TYPES = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 NAMES = {np.dtype("float32"): "F32", np.dtype("int64"): "I64"}
 
 
 def load(path):
-    with open(path, "rb") as f:
-        raw = f.read()
-    n, = struct.unpack("<Q", raw[:8])
-    entries = json.loads(raw[8:8 + n])
-    entries.pop("__metadata__", None)
-    out = {}
-    for name, entry in entries.items():
-        begin, end = (8 + n + v for v in entry["data_offsets"])
-        out[name] = np.frombuffer(raw[begin:end], TYPES[entry["dtype"]]).reshape(entry["shape"])
-    return out
+    return {name: np.frombuffer(raw, TYPES[kind]).reshape(shape)
+            for name, (kind, raw, shape) in verify.read_weights(path).items()}
 
 
 def save(path, arrays):

@@ -23,7 +23,7 @@ WEIGHTS = "model.safetensors"
 
 
 def read_weights(path):
-    """{name: (type, bytes)} of a safetensors file that psrun's workers wrote."""
+    """{name: (type, bytes, shape)} of a safetensors file that psrun's workers wrote."""
     try:
         with open(path, "rb") as f:
             raw = f.read()
@@ -32,7 +32,7 @@ def read_weights(path):
     n, = struct.unpack_from("<Q", raw)
     entries = json.loads(raw[8:8 + n])
     entries.pop("__metadata__", None)
-    return {name: (e["dtype"], raw[8 + n + e["data_offsets"][0]:8 + n + e["data_offsets"][1]])
+    return {name: (e["dtype"], raw[8 + n + e["data_offsets"][0]:8 + n + e["data_offsets"][1]], e["shape"])
             for name, e in entries.items()}
 
 
@@ -41,7 +41,7 @@ def compare(one, other):
     if one.keys() != other.keys():
         raise JobError("the two modes wrote different tensors")
     differ, distance, norm = [], 0.0, 0.0
-    for name, (kind, raw) in one.items():
+    for name, (kind, raw, _) in one.items():
         values = array.array(TYPES[kind], raw)
         if kind == "F32":
             norm += sum(v * v for v in values)
