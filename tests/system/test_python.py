@@ -76,7 +76,7 @@ class Bits(PythonTest):
     def test_ddp_ends_with_gloos_bits(self):
         # There are two ranks: a sum of two floats does not depend on their order.
         text = self.job("ddp", timeout=300)
-        for name in ("sgd", "adamw", "doubles"):
+        for name in ("sgd", "adamw", "torch.float64", "torch.bfloat16"):
             for line in self.said(text, name):
                 gloo, hook, backend = line.split()
                 self.assertEqual(hook, gloo, text)
@@ -187,6 +187,14 @@ class Uses(PythonTest):
 
     def test_zeroed_gradients(self):
         self.fine("zeroed")
+
+    def test_closures(self):
+        for rule in first(2, ("servers", "own", "two")):
+            with self.subTest(rule=rule):
+                for said in self.said(self.job("closures", rule, servers=1), "losses"):
+                    ours, theirs = map(json.loads, said.split("; "))
+                    for our, their in zip(ours, theirs, strict=True):
+                        self.assertAlmostEqual(our, their, delta=2e-6 * abs(their))
 
     def test_accumulation(self):
         text = self.job("accumulate", code=1)  # it ends its job after the refusal

@@ -3,11 +3,13 @@ import json
 import sys
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pstrain
-from cases import (CLASSES, OPTIMIZERS, RANK, SHAPES, SIZE, Given, case, digest, gradients, nearest_roots, reference,
-                   refused, say, steps_of_ours, sum_in_order, ulps)
+from cases import (CLASSES, OPTIMIZERS, RANK, SHAPES, SIZE, Given, batch, case, digest, gradients, nearest_roots, net,
+                   reference, refused, say, steps_of_ours, sum_in_order, ulps)
 
 
 @case
@@ -205,6 +207,42 @@ def zeroed():
                 its.step()
         assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(ours.parameters(), theirs.parameters()))
     say("fine")
+
+
+@case
+def closures():
+    """step(closure) makes the passes and gives the loss, which is DDP's: where the servers step, where the ranks do, and of
+    the second of two Optimizers."""
+    rule, options = ("nadam" if sys.argv[2] == "own" else "sgd"), {"lr": 0.05}
+    pstrain.init()
+    dist.init_process_group("gloo")
+    ours, theirs = net(), DDP(net())
+    optimizers = [pstrain.Optimizer(ours.named_parameters(), rule, **options)]
+    if sys.argv[2] == "two":
+        other = nn.Linear(2, 1)
+        optimizers.insert(0, pstrain.Optimizer(other.named_parameters(), "adamw"))
+    references = [(torch.optim.NAdam if rule == "nadam" else torch.optim.SGD)(theirs.parameters(), **options)]
+
+    def losses(model, each):
+        found = []
+        for step in range(5):
+            images, labels = batch(step)
+            if len(each) > 1:
+                other(torch.ones(1, 2)).sum().backward()
+                each[0].step()
+                each[0].zero_grad()
+
+            def closure():
+                each[-1].zero_grad()
+                loss = nn.functional.cross_entropy(model(images), labels)
+                loss.backward()
+                return loss
+
+            found.append(each[-1].step(closure).item())
+        return found
+
+    say("losses", f"{losses(ours, optimizers)}; {losses(theirs, references)}")
+    pstrain.shutdown()
 
 
 @case
