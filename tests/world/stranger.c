@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "curve_stand_in.h"
 #include "world.h"
 
 enum {
@@ -111,6 +112,29 @@ static void take_name(void *socket, const char *where, const world_heard *h)
         zmq_setsockopt(socket, ZMQ_PLAIN_PASSWORD, id, n);
 }
 
+/* No key that lets anybody in: none, one that nobody knows, shown to the right listener
+ * or meant for another one; a member's of before, or, where only members may come, a
+ * role's. Returns whether it is a role's. */
+static bool take_key(void *socket, const char *where, const world_heard *h)
+{
+    uint8_t of_server[WORLD_KEY], secret[WORLD_KEY], public[WORLD_KEY];
+    bool is_door;
+    if (!world_key_of(where, of_server, &is_door)) return false;
+    for (int i = 0; i < WORLD_KEY; i++)
+        secret[i] = (uint8_t)stranger_draw(256);
+    const uint64_t how = stranger_draw(5);
+    if (how == 0) return false;
+    if (how == 1) of_server[stranger_draw(WORLD_KEY)] ^= 1;
+    if (how == 2 && h && h->secret_bytes == sizeof secret && world_has_renewed(where, h))
+        memcpy(secret, h->secret, sizeof secret);
+    if (how == 3 && !is_door) curve_stand_in_secret(stranger_draw(2), secret);
+    curve_stand_in_public(secret, public);
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, of_server, sizeof of_server);
+    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, public, sizeof public);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret, sizeof secret);
+    return how == 3 && !is_door;
+}
+
 /* A step takes a millisecond, a death a second. */
 static uint64_t pause_us(void)
 {
@@ -127,6 +151,7 @@ static void call_once(void)
     world_say("calls %s", where);
     void *socket = zmq_socket(S.context, ZMQ_DEALER);
     take_name(socket, where, whose);
+    const bool has_role = take_key(socket, where, whose);
     zmq_connect(socket, where);
     for (uint64_t n = 1 + stranger_draw(MESSAGES_MOST); n > 0; n--) {
         if (h && stranger_draw(4) != 0)
@@ -137,6 +162,8 @@ static void call_once(void)
     }
     zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
     zmq_poll(&item, 1, 1 + (long)stranger_draw(pause_us() / 1000 + 1));
+    if (world_is_let_in(socket, has_role))
+        world_wrong("a stranger was let in at %s", where);
     if (for_members && item.revents & ZMQ_POLLIN)
         world_wrong("a stranger was answered at %s", where);
     zmq_close(socket);

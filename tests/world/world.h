@@ -139,7 +139,7 @@ void world_net_forget(const world_process *p);
 /* Whether somebody listens there. */
 bool world_listens(const char *endpoint);
 /* The endpoint of one of the sockets where somebody listens, NULL: of none. for_members:
- * it asks for a secret. */
+ * it asks for a secret, or for keys. */
 const char *world_listener(uint64_t number, bool *for_members);
 /* What somebody hears who listens on the wire, of a message that arrives at a socket to
  * which others connect. Borrowed during the call. */
@@ -155,6 +155,13 @@ typedef struct world_heard {
     } frames[WORLD_FRAMES];
 } world_heard;
 extern void (*world_overheard)(const world_heard *);
+/* The public key of who listens there; false: without keys. is_door: whoever has a role's
+ * key may come in, else members alone. */
+enum { WORLD_KEY = 32 };
+bool world_key_of(const char *endpoint, uint8_t out[WORLD_KEY], bool *is_door);
+/* Whether this socket is connected to one that asks for a secret or for keys; has_role:
+ * other than a door. */
+bool world_is_let_in(const void *socket, bool has_role);
 /* A socket, or its process, is gone. */
 bool world_is_closed(const void *socket);
 /* Who sent what was heard has come to that endpoint with another secret since. */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "curve_stand_in.h"
 #include "gradnorm_sum.h"
 #include "nemesis.h"
 #include "pstrain.h"
@@ -454,7 +455,7 @@ static int worker_program(void *arg)
     char dead[40], shards[40];
     snprintf(dead, sizeof dead, "net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
     snprintf(shards, sizeof shards, "server.shards=%d", J.shards);
-    const char *settings[] = {"net.insecure=true", shm_setting(), dead, shards,
+    const char *settings[] = {curve_stand_in_setting(true), shm_setting(), dead, shards,
                               levels_setting()};
     const pstrain_options options = {.struct_size = sizeof options,
                                      .init_method = world_init_method,
@@ -493,7 +494,7 @@ int world_run_server(int rank, int n_servers, int n_workers, int n_shards,
                     "--init-method",
                     (char *)(uintptr_t)world_init_method,
                     "--set",
-                    "net.insecure=true",
+                    (char *)(uintptr_t)curve_stand_in_setting(false),
                     "--set",
                     (char *)(uintptr_t)shm,
                     "--set",

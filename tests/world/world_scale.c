@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "curve_stand_in.h"
 #include "pstrain.h"
 #include "world_job.h"
 
@@ -89,7 +90,7 @@ static int train(pstrain_session *s, int rank)
 
 static int work(int rank, bool is_first)
 {
-    const char *settings[] = {"net.insecure=true", "exchange.shm=off"};
+    const char *settings[] = {curve_stand_in_setting(true), "exchange.shm=off"};
     const pstrain_options options = {.struct_size = sizeof options,
                                      .init_method = world_init_method,
                                      .rank_plus_1 = rank + 1,

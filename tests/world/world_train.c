@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "curve_stand_in.h"
 #include "nemesis.h"
 #include "world_job.h"
 
@@ -64,7 +65,6 @@ static struct {
 static const char config_of_all[] = "job: {name: world}\n"
                                     "data: {test_samples: 6}\n"
                                     "train: {log_every: 1000}\n"
-                                    "net: {insecure: true}\n"
                                     "exchange: {shm: off}\n"
                                     "recovery: {rejoins: 100}\n";
 static const char *const models[] = {
@@ -305,6 +305,8 @@ static int program(void *arg)
         memmove(argv + 3, argv + 5, 8 * sizeof *argv);
         n -= 2;
     }
+    argv[n++] = "--set";
+    argv[n++] = (char *)(uintptr_t)curve_stand_in_setting(m->is_worker);
     for (int i = 0; i < T.n_settings; i++) {
         argv[n++] = "--set";
         argv[n++] = T.settings[i];

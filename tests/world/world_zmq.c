@@ -4,7 +4,8 @@
  * its way from some message on, either way; what is left arrives before the messages of
  * the connection that follows. A DEALER keeps what it has not sent, and connects again; a
  * ROUTER forgets a peer with its connection. A payload without a copy is read when it
- * arrives. The gate is asked about each connection, as libzmq asks it (ZAP).
+ * arrives. The gate is asked about each connection, as libzmq asks it (ZAP); with keys,
+ * after both ends have proven theirs (curve_stand_in.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "curve_stand_in.h"
 #include "door.h"
 #include "world.h"
 #include "zsock.h"
@@ -133,13 +135,6 @@ int zmq_msg_get(const zmq_msg_t *msg, int property)
     return property == ZMQ_SRCFD ? frame_of(msg)->fd : frame_of(msg)->more;
 }
 
-const char *zmq_msg_gets(const zmq_msg_t *msg, const char *property)
-{
-    (void)msg;
-    (void)property;
-    return NULL;
-}
-
 typedef struct message {
     struct message *next;
     int n;
@@ -202,11 +197,15 @@ typedef struct socket {
     int index, type;
     bool closed;
     char endpoint[PS_ENDPOINT_MAX]; // bound to, or connected to
-    bool bound, asks;               // for a secret
+    bool bound, asks;               // for a secret, or for keys
     uint8_t id[ID_BYTES];
     size_t id_bytes;
-    uint8_t secret[ID_BYTES];
+    uint8_t secret[ID_BYTES]; // or, with keys, its secret key
     size_t secret_bytes;
+    bool has_keys;
+    uint8_t public[STAND_IN_KEY_BYTES];    // its own, as it says
+    uint8_t of_server[STAND_IN_KEY_BYTES]; // that a DEALER connects to
+    char domain[WORLD_NAME];               // of a ROUTER with keys
     queue in;
     message *reading, *writing; // in part
     int at;
@@ -237,6 +236,7 @@ typedef struct connection {
     way up, down;                    // to the router, to the dealer
     uint8_t id[ID_BYTES];
     size_t id_bytes;
+    char user[WORLD_NAME];         // what the gate says of the dealer
     struct connection *next_of[2]; // of the dealer, of the router
     struct connection *next;       // that begins with the same place of `named`
 } connection;
@@ -284,6 +284,13 @@ static uint64_t soon_after(uint64_t now)
 {
     const uint64_t ns = latency_ns();
     return now + (ns < LATEST_NS ? ns : LATEST_NS);
+}
+
+const char *zmq_msg_gets(const zmq_msg_t *msg, const char *property)
+{
+    const int i = (frame_of(msg)->fd - WORLD_FD - FDS) / 2;
+    const bool is_known = strcmp(property, "User-Id") == 0 && i >= 0 && i < n_connections;
+    return is_known && connections[i]->user[0] ? connections[i]->user : NULL;
 }
 
 static uint64_t parted_until(const connection *c)
@@ -462,24 +469,49 @@ static void connection_up(void *arg, uint64_t number)
 /* Asks the gate, as RFC 27 has it. */
 static void ask_gate(connection *c)
 {
+    const socket_t *d = c->dealer;
     socket_t *zap = c->router->context->zap;
     if (!zap) return; // nobody answers
-    const char *const words[] = {"sender",  "", "1.0",   NULL,    "",
-                                 "address", "", "PLAIN", "member"};
+    const char *const words[] = {
+        "sender",          "",        "1.0", NULL,
+        c->router->domain, "address", "",    d->has_keys ? "CURVE" : "PLAIN",
+        "member"};
     message *m = new_message();
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (size_t i = 0; i < sizeof words / sizeof *words - d->has_keys; i++)
         add_frame(m, words[i] ? new_body(words[i], strlen(words[i]))
                               : new_body(&c->index, sizeof c->index));
-    add_frame(m, new_body(c->dealer->secret, c->dealer->secret_bytes));
+    add_frame(m, d->has_keys ? new_body(d->public, sizeof d->public)
+                             : new_body(d->secret, d->secret_bytes));
     socket_put(zap, m);
 }
 
-static void connection_refused(connection *c)
+static void connection_refused(void *arg, uint64_t number)
 {
+    (void)number;
+    connection *c = arg;
+    if (c->state != PROVING) return;
     c->state = DOWN;
+    world_say("refused %s at %s%s", c->dealer->process->name, c->router->process->name,
+              c->router->has_keys ? ", which has keys" : "");
     tell_monitor(c->router, ZMQ_EVENT_DISCONNECTED, fd_of(c, true));
     if (c->dealer->out == c) c->dealer->out = NULL;
     if (!c->dealer->closed) connect_later(c->dealer);
+}
+
+static bool is_public_of(const uint8_t key[STAND_IN_KEY_BYTES], const socket_t *s)
+{
+    uint8_t its[STAND_IN_KEY_BYTES];
+    curve_stand_in_public(s->secret, its);
+    return memcmp(key, its, sizeof its) == 0;
+}
+
+/* Both ends speak of keys or neither does. The ROUTER has the secret key of which the
+ * DEALER knows the public one, and the DEALER that of the one that it shows. */
+static bool is_proven(const socket_t *dealer, const socket_t *router)
+{
+    if (dealer->has_keys != router->has_keys) return false;
+    return !router->has_keys || (is_public_of(dealer->of_server, router) &&
+                                 is_public_of(dealer->public, dealer));
 }
 
 static void take_gates_answer(const message *m)
@@ -489,10 +521,12 @@ static void take_gates_answer(const message *m)
     connection *c = connections[index];
     if (c->state != PROVING) return;
     const body *status = m->frames[4].body;
+    const body *user = m->frames[6].body;
+    snprintf(c->user, sizeof c->user, "%.*s", (int)user->bytes, (const char *)user->data);
     if (status->bytes == 3 && memcmp(status->data, "200", 3) == 0)
         connection_up(c, 0);
     else
-        connection_refused(c);
+        connection_refused(c, 0);
 }
 
 static socket_t *listener(const char *endpoint)
@@ -518,6 +552,22 @@ const char *world_listener(uint64_t number, bool *for_members)
         return s->endpoint;
     }
     return NULL;
+}
+
+bool world_key_of(const char *endpoint, uint8_t out[WORLD_KEY], bool *is_door)
+{
+    const socket_t *s = listener(endpoint);
+    if (!s || !s->has_keys) return false;
+    curve_stand_in_public(s->secret, out);
+    *is_door = strcmp(s->domain, PS_ZSOCK_DOOR) == 0;
+    return true;
+}
+
+bool world_is_let_in(const void *socket, bool has_role)
+{
+    const socket_t *s = socket;
+    if (!s->out || s->out->state != UP || !s->out->router->asks) return false;
+    return !has_role || strcmp(s->out->router->domain, PS_ZSOCK_DOOR) != 0;
 }
 
 bool world_has_renewed(const char *endpoint, const world_heard *heard)
@@ -563,7 +613,9 @@ static void try_to_connect(void *arg, uint64_t number)
     add_to(to, c);
     s->out = c;
     tell_monitor(to, ZMQ_EVENT_ACCEPTED, fd_of(c, true));
-    if (to->asks)
+    if (!is_proven(s, to))
+        world_at(world_now() + latency_ns(), connection_refused, c, 0);
+    else if (to->asks)
         ask_gate(c);
     else
         world_at(world_now() + latency_ns(), connection_up, c, 0);
@@ -702,12 +754,18 @@ int zmq_close(void *socket)
 int zmq_setsockopt(void *socket, int option, const void *value, size_t bytes)
 {
     socket_t *s = socket;
-    if (option == ZMQ_PLAIN_SERVER) s->asks = true;
+    if (option == ZMQ_PLAIN_SERVER || option == ZMQ_CURVE_SERVER) s->asks = true;
+    if (option == ZMQ_CURVE_SERVER || option == ZMQ_CURVE_SERVERKEY) s->has_keys = true;
+    if (option == ZMQ_CURVE_SERVERKEY) memcpy(s->of_server, value, STAND_IN_KEY_BYTES);
+    if (option == ZMQ_CURVE_PUBLICKEY) memcpy(s->public, value, STAND_IN_KEY_BYTES);
+    if (option == ZMQ_ZAP_DOMAIN)
+        snprintf(s->domain, sizeof s->domain, "%.*s", (int)bytes, (const char *)value);
     if (option == ZMQ_ROUTING_ID && bytes <= ID_BYTES) {
         memcpy(s->id, value, bytes);
         s->id_bytes = bytes;
     }
-    if (option == ZMQ_PLAIN_PASSWORD && bytes <= ID_BYTES) {
+    const bool proves = option == ZMQ_PLAIN_PASSWORD || option == ZMQ_CURVE_SECRETKEY;
+    if (proves && bytes <= ID_BYTES) {
         memcpy(s->secret, value, bytes);
         s->secret_bytes = bytes;
     }
@@ -927,25 +985,6 @@ int __wrap_ps_zsock_poll(ps_zsock_item *items, struct pollfd *fds, int n, int ms
     return ready;
 }
 
-int zmq_has(const char *what)
-{
-    (void)what;
-    return 0;
-}
-
-int zmq_curve_keypair(char *public, char *secret)
-{
-    (void)public;
-    (void)secret;
-    errno = ENOTSUP;
-    return -1;
-}
-
-int zmq_curve_public(char *public, const char *secret)
-{
-    return zmq_curve_keypair(public, (char *)(uintptr_t)secret);
-}
-
 /* ---- what the programs ask the kernel about connections ---- */
 
 bool __wrap_ps_zsock_is_connected(int fd)
@@ -970,7 +1009,15 @@ void __wrap_ps_zsock_accept_with_data(int listener_fd)
 
 struct ps_door {
     void *router;
+    ps_door *with_keys; // the real one
 };
+
+ps_err __real_ps_door_open(const ps_door_options *o, const char *where,
+                           char endpoint[PS_ENDPOINT_MAX], ps_door **out);
+void __real_ps_door_close(ps_door **door, int linger_ms);
+void *__real_ps_door_socket(const ps_door *d);
+void __real_ps_door_turn(ps_door *d, int n_parts, ps_door_take *take, void *owner);
+ps_err __real_ps_door_send(ps_door *d, const void *id, size_t id_bytes, zmq_msg_t *sent);
 
 ps_err __wrap_ps_door_open(const ps_door_options *o, const char *where,
                            char endpoint[PS_ENDPOINT_MAX], ps_door **out)
@@ -978,13 +1025,15 @@ ps_err __wrap_ps_door_open(const ps_door_options *o, const char *where,
     const ps_zsock_options options = {.type = ZMQ_ROUTER};
     *out = calloc(1, sizeof **out);
     if (!*out) return ps_err_set(PS_ERR_NOMEM, "no memory for a door");
+    if (o->curve && o->curve->on)
+        return __real_ps_door_open(o, where, endpoint, &(*out)->with_keys);
     PS_TRY(ps_zsock_open(o->zmq_context, &options, &(*out)->router));
     return ps_zsock_bind((*out)->router, o->curve, where, endpoint);
 }
 
 void __wrap_ps_door_close(ps_door **door, int linger_ms)
 {
-    (void)linger_ms;
+    if (*door) __real_ps_door_close(&(*door)->with_keys, linger_ms);
     if (*door) ps_zsock_close(&(*door)->router);
     free(*door);
     *door = NULL;
@@ -992,12 +1041,16 @@ void __wrap_ps_door_close(ps_door **door, int linger_ms)
 
 void *__wrap_ps_door_socket(const ps_door *d)
 {
-    return d->router;
+    return d->with_keys ? __real_ps_door_socket(d->with_keys) : d->router;
 }
 
 void __wrap_ps_door_turn(ps_door *d, int n_parts, ps_door_take *take, void *owner)
 {
     const ps_deadline now = {0};
+    if (d->with_keys) {
+        __real_ps_door_turn(d->with_keys, n_parts, take, owner);
+        return;
+    }
     for (int i = 0; i < n_parts; i++) {
         zmq_msg_t parts[2];
         int n;
@@ -1018,6 +1071,7 @@ ps_err __wrap_ps_door_send(ps_door *d, const void *id, size_t id_bytes, zmq_msg_
 {
     zmq_msg_t parts[2];
     const ps_deadline now = {0};
+    if (d->with_keys) return __real_ps_door_send(d->with_keys, id, id_bytes, sent);
     PS_TRY(ps_zsock_msg_copy(&parts[0], id, id_bytes));
     zmq_msg_init(&parts[1]);
     zmq_msg_move(&parts[1], sent);
