@@ -10,6 +10,9 @@
  * CONFIG "" is a job without a file and without a model: it has only the keys. So has one
  * without model.input, which its data say.
  *
+ * ps-config-json --job CONFIG [key=value ...]: the same of a job that begins: what would
+ * end its processes as they start is an error, so that it is found before there are any.
+ *
  * ps-config-json --program [key=value ...]: of a job whose workers are a program, the
  * settings that it is given, and those that the servers are. One that nobody takes is an
  * error.
@@ -20,6 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "chunk_codec.h"
 #include "model_spec.h"
 #include "printable.h"
 #include "program_settings.h"
@@ -67,11 +71,57 @@ static ps_err print_takers(char *const *settings, int n)
     return err;
 }
 
-static ps_err print_job(const ps_config *cfg)
+/* Puts the place of a key before the last error. */
+static ps_err job_error(const ps_config *cfg, const char *key, ps_err err)
+{
+    const ps_yaml *at = ps_yaml_path(cfg->tree, key);
+    if (err == PS_OK || !at) return err;
+    if (strncmp(ps_err_message(), key, strlen(key)) != 0) ps_err_prefix(err, "%s", key);
+    return at->line > 0 ? ps_err_prefix(err, "%s:%d", at->file, at->line)
+                        : ps_err_prefix(err, "%s", at->file);
+}
+
+/* Whether the servers can have parts of the model. The workers' and servers' hosts, which
+ * nobody knows yet, may allow for more shards, but not for fewer. */
+static ps_err job_check_plan(const ps_config *cfg, const ps_model_spec *spec)
+{
+    ps_fragments fragments;
+    ps_plan plan = {0};
+    const ps_tensor_table *table = &spec->table;
+    const char *key = cfg->server.share.n > 0 && cfg->server.share.n != cfg->job.servers
+                          ? "server.share"
+                      : cfg->server.shards > 1 ? "server.shards"
+                                               : "job.servers";
+    if (cfg->exchange.name != PS_EXCHANGE_PS) return PS_OK;
+    PS_TRY(
+        job_error(cfg, "sync.fragments",
+                  ps_fragments_init(&fragments, table, (uint32_t)cfg->sync.fragments)));
+    ps_err err = ps_plan_init_servers(&plan, table, ps_chunk_size_wanted(cfg, false),
+                                      (uint32_t)cfg->job.servers, &cfg->server);
+    ps_plan_fini(&plan);
+    return job_error(cfg, key, err);
+}
+
+static ps_err job_check(const ps_config *cfg, const ps_model_spec *spec)
+{
+    static const char EXCHANGE[] = "exchange.name";
+    if (cfg->exchange.name == PS_EXCHANGE_NCCL && cfg->train.device.kind == PS_DEVICE_CPU)
+        return job_error(cfg, EXCHANGE,
+                         ps_err_set(PS_ERR_CONFIG,
+                                    "%s: nccl sums in the memory of GPUs: it needs "
+                                    "train.device cuda (on the cpu take gloo)",
+                                    EXCHANGE));
+    PS_TRY(ps_model_spec_check_rows(spec, cfg));
+    return job_check_plan(cfg, spec);
+}
+
+/* begins: the job does. */
+static ps_err print_job(const ps_config *cfg, bool begins)
 {
     ps_model_spec spec = {0};
     const bool sized = cfg->file[0] && cfg->model.input.n > 0;
     ps_err err = sized ? ps_model_spec_init(&spec, cfg) : PS_OK;
+    if (err == PS_OK && sized && begins) err = job_check(cfg, &spec);
     if (err != PS_OK) {
         ps_model_spec_fini(&spec);
         return err;
@@ -99,9 +149,11 @@ static ps_err config_json_print(int argc, char **argv)
 {
     ps_config cfg;
     if (strcmp(argv[1], "--program") == 0) return print_takers(argv + 2, argc - 2);
-    const char *const *overrides = (const char *const *)argv + 2;
-    PS_TRY(ps_config_load(&cfg, argv[1], overrides, argc - 2));
-    const ps_err err = print_job(&cfg);
+    const bool begins = argc > 2 && strcmp(argv[1], "--job") == 0;
+    char **config = argv + 1 + begins;
+    PS_TRY(ps_config_load(&cfg, config[0], (const char *const *)config + 1,
+                          (int)(argv + argc - config) - 1));
+    const ps_err err = print_job(&cfg, begins);
     ps_config_fini(&cfg);
     return err;
 }
@@ -109,7 +161,7 @@ static ps_err config_json_print(int argc, char **argv)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: ps-config-json CONFIG [key=value ...]\n"
+        fprintf(stderr, "usage: ps-config-json [--job] CONFIG [key=value ...]\n"
                         "       ps-config-json --program [key=value ...]\n");
         return 2;
     }

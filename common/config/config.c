@@ -172,6 +172,20 @@ bool ps_config_own_pace(const ps_config *cfg)
            policy == PS_POLICY_ASP || ps_config_quorum(cfg);
 }
 
+bool ps_config_scales_loss(const ps_config *cfg)
+{
+    const ps_switch use = cfg->loss_scale.use;
+    return use == PS_SWITCH_AUTO ? cfg->train.precision == PS_PRECISION_FP16
+                                 : use == PS_SWITCH_ON;
+}
+
+bool ps_config_schedule_ends(const ps_config *cfg)
+{
+    const ps_schedule_kind kind = cfg->schedule.name;
+    return kind == PS_SCHEDULE_COSINE || kind == PS_SCHEDULE_LINEAR ||
+           kind == PS_SCHEDULE_POLYNOMIAL || kind == PS_SCHEDULE_ONECYCLE;
+}
+
 /* NAN: a share that is none, such as 120%. */
 double ps_config_test_share(const ps_config *cfg)
 {

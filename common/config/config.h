@@ -312,6 +312,10 @@ int ps_config_fewest_workers(const ps_config *cfg);
 /* Whether workers go on at their own pace: sync.policy backup, ssp or asp, or a quorum.
  */
 bool ps_config_own_pace(const ps_config *cfg);
+/* Whether there is a loss scale: loss_scale.use on, or auto with train.precision fp16. */
+bool ps_config_scales_loss(const ps_config *cfg);
+/* Whether the schedule comes to its end in the last step. */
+bool ps_config_schedule_ends(const ps_config *cfg);
 /* The share that data.test takes of the training samples; 0: it names files, or nothing.
  */
 double ps_config_test_share(const ps_config *cfg);

@@ -1,5 +1,6 @@
 #include "config_check.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -102,6 +103,41 @@ static ps_err check_sums(const ps_config *cfg)
     return PS_OK;
 }
 
+/* Error feedback would carry an infinite gradient into every later step. */
+static ps_err check_loss_scale(const ps_config *cfg)
+{
+    const ps_config_loss_scale *l = &cfg->loss_scale;
+    const ps_codec codec = cfg->exchange.codec;
+    const key_case cases[] = {
+        {l->growth <= 1, "loss_scale.growth", "has to be above 1"},
+        {l->backoff <= 0 || l->backoff >= 1, "loss_scale.backoff",
+         "has to be above 0 and below 1"},
+        {(float)l->init < FLT_MIN, "loss_scale.init", "is too small for a float32"},
+    };
+    if (!ps_config_scales_loss(cfg)) return PS_OK;
+    CHECK_CASES(cfg, "", cases);
+    if (ps_codec_feeds_back(codec))
+        return key_error(cfg, "exchange.codec",
+                         "%s keeps what it has not sent, which a gradient that overflows "
+                         "would spoil for good: with loss scaling use none, bf16, fp16 "
+                         "or int8",
+                         ps_word_name(ps_codec_words, (int)codec));
+    return PS_OK;
+}
+
+/* What a model's gradients travel by. */
+static ps_err check_exchange(const ps_config *cfg)
+{
+    const ps_config_exchange *x = &cfg->exchange;
+    if (ps_config_has_model(cfg) && x->name == PS_EXCHANGE_PS && x->shm == PS_SWITCH_ON &&
+        x->codec != PS_CODEC_NONE)
+        return key_error(cfg, "exchange.shm",
+                         "cannot be on with exchange.codec %s: encoded payloads travel "
+                         "by tcp",
+                         ps_word_name(ps_codec_words, (int)x->codec));
+    return PS_OK;
+}
+
 static ps_err check_correction(const ps_config *cfg)
 {
     static const char KEY[] = "sync.correction";
@@ -130,10 +166,7 @@ static ps_err check_own_pace(const ps_config *cfg)
              cfg->optimizer.name == PS_OPTIMIZER_MEAN,
          "optimizer.name",
          "has to be one that makes the step on the servers, not sum or mean"},
-        {cfg->loss_scale.use == PS_SWITCH_ON ||
-             (cfg->loss_scale.use == PS_SWITCH_AUTO &&
-              cfg->train.precision == PS_PRECISION_FP16),
-         "loss_scale.use",
+        {ps_config_scales_loss(cfg), "loss_scale.use",
          "has to be off: all workers would need the scale of the same step"},
         {ps_config_elastic(cfg), "job.workers",
          "has to be one number: workers cannot come and go with this policy yet"},
@@ -460,6 +493,11 @@ static ps_err check_schedule(const ps_config *cfg)
     };
     if (s->name == PS_SCHEDULE_PLATEAU) return check_plateau(cfg);
     CHECK_CASES(cfg, "", cases);
+    if (ps_config_schedule_ends(cfg) && s->total > 0 && s->total <= s->warmup)
+        return key_error(cfg, "schedule.total",
+                         "%" PRId64 " steps are over before the warm-up of %" PRId64
+                         " is",
+                         s->total, s->warmup);
     return PS_OK;
 }
 
@@ -494,7 +532,9 @@ ps_err ps_config_check(ps_config *cfg)
     PS_TRY(ps_config_check_needs(cfg));
     PS_TRY(check_optimizer(cfg));
     PS_TRY(check_sums(cfg));
+    PS_TRY(check_loss_scale(cfg));
     PS_TRY(check_schedule(cfg));
+    PS_TRY(check_exchange(cfg));
     PS_TRY(check_sync(cfg));
     PS_TRY(check_level_keys(cfg));
     PS_TRY(check_model_keys(cfg));

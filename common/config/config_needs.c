@@ -39,13 +39,6 @@ typedef struct need {
 #define NUMBERS (BIT(PS_DATA_CSV) | BIT(PS_DATA_CRITEO) | BIT(PS_DATA_SYNTHETIC_CLICKS))
 #define FILES   ((BIT(PS_DATA_KINDS) - 1) & ~MADE)
 
-static bool scales_loss(const ps_config *cfg)
-{
-    return cfg->loss_scale.use == PS_SWITCH_ON ||
-           (cfg->loss_scale.use == PS_SWITCH_AUTO &&
-            cfg->train.precision == PS_PRECISION_FP16);
-}
-
 static bool has_grace(const ps_config *cfg)
 {
     return cfg->sync.policy == PS_POLICY_BACKUP || ps_config_quorum(cfg);
@@ -122,10 +115,10 @@ static const need needs[] = {
     MAY("schedule.threshold", "schedule.name", BIT(PS_SCHEDULE_PLATEAU)),
     MAY("schedule.cooldown", "schedule.name", BIT(PS_SCHEDULE_PLATEAU)),
 
-    CASE("loss_scale.init", false, scales_loss, SCALES),
-    CASE("loss_scale.growth", false, scales_loss, SCALES),
-    CASE("loss_scale.backoff", false, scales_loss, SCALES),
-    CASE("loss_scale.interval", false, scales_loss, SCALES),
+    CASE("loss_scale.init", false, ps_config_scales_loss, SCALES),
+    CASE("loss_scale.growth", false, ps_config_scales_loss, SCALES),
+    CASE("loss_scale.backoff", false, ps_config_scales_loss, SCALES),
+    CASE("loss_scale.interval", false, ps_config_scales_loss, SCALES),
 
     MAY("exchange.chunk", "exchange.name", SERVERS),
     MAY("exchange.codec", "exchange.name", SERVERS),

@@ -24,9 +24,8 @@ typedef struct ps_loss_scale {
     uint64_t skipped; // steps in all
 } ps_loss_scale;
 
-/* On with train.precision fp16, or as loss_scale.use says. CONFIG where the factors
- * contradict their purpose, or a codec would keep what is not finite. */
-ps_err ps_loss_scale_init(ps_loss_scale *s, const ps_config *cfg);
+/* On with train.precision fp16, or as loss_scale.use says. */
+void ps_loss_scale_init(ps_loss_scale *s, const ps_config *cfg);
 
 /* What the summed gradient is multiplied by: 1 / scale, rounded as GradScaler does. */
 float ps_loss_scale_inverse(const ps_loss_scale *s);

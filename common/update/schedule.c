@@ -1,13 +1,6 @@
 #include "schedule.h"
 
-#include <inttypes.h>
 #include <math.h>
-
-static bool schedule_ends(ps_schedule_kind kind)
-{
-    return kind == PS_SCHEDULE_COSINE || kind == PS_SCHEDULE_LINEAR ||
-           kind == PS_SCHEDULE_POLYNOMIAL || kind == PS_SCHEDULE_ONECYCLE;
-}
 
 ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_steps)
 {
@@ -15,17 +8,12 @@ ps_err ps_schedule_init(ps_schedule *s, const ps_config *cfg, uint64_t total_ste
     *s = (ps_schedule){.keys = *c,
                        .lr = cfg->optimizer.lr,
                        .total = c->total > 0 ? (uint64_t)c->total : total_steps};
-    if (schedule_ends(c->name) && s->total == PS_STEPS_UNKNOWN)
+    if (ps_config_schedule_ends(cfg) && s->total == PS_STEPS_UNKNOWN)
         return ps_err_set(
             PS_ERR_CONFIG,
             "schedule.name: %s ends with the job, which has no known number "
             "of steps: set schedule.total",
             ps_word_name(ps_schedule_words, (int)c->name));
-    if (schedule_ends(c->name) && c->total > 0 && c->total <= c->warmup)
-        return ps_err_set(PS_ERR_CONFIG,
-                          "schedule.total: %" PRId64 " steps are over before the warm-up "
-                          "of %" PRId64 " is",
-                          c->total, c->warmup);
     return PS_OK;
 }
 

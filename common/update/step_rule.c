@@ -15,7 +15,7 @@ ps_err ps_step_rule_init(ps_step_rule *r, const ps_config *cfg)
 {
     *r = (ps_step_rule){.clip_norm = cfg->optimizer.clip_norm};
     ps_optimizer_init(&r->optimizer, cfg);
-    PS_TRY(ps_loss_scale_init(&r->scale, cfg));
+    ps_loss_scale_init(&r->scale, cfg);
     r->refuses = !r->scale.on && cfg->exchange.nan == PS_NAN_ERROR;
     return PS_OK;
 }

@@ -177,7 +177,7 @@ def make_job(args, build_dir, name=None):
             raise JobError(f"'{setting}' is not key=value")
     overrides = args.overrides + ["net.insecure=true"] * args.insecure + ["train.tensorboard=true"] * args.tensorboard
     folder = keys.take_folder(args, overrides)
-    facts = jobs.describe(build_dir, args.config, overrides + numbers(args))
+    facts = jobs.describe(build_dir, args.config, overrides + numbers(args) + exchange_asked(args))
     overrides += jobs.input_of_data(build_dir, args.config, overrides + numbers(args), facts)
     folder = folder or facts["net.curve"]
     mode = args.mode or jobs.mode_of(facts["exchange.name"])
@@ -201,6 +201,8 @@ def make_job(args, build_dir, name=None):
         out_is_ours=not args.out, overwrite=args.overwrite, facts=facts,
         resume=args.resume or "", restarts=args.restarts, mps=args.mps,
         master_port=args.port or ports.free_port(), port_is_given=bool(args.port))
+    if args.config:  # now that the exchange and the model's input are known
+        jobs.check(build_dir, args.config, overrides + numbers(args) + [f"exchange.name={job.exchange()}"])
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         hosts = hostfile.read_hostfile(args.hostfile)
@@ -316,6 +318,11 @@ def numbers(args):
         settings.append(f"job.servers={args.servers}")
     workers = workers_asked(args) or (1 if args.mode == "single" else None)
     return settings + [f"job.workers={workers}"] * (workers is not None)
+
+
+def exchange_asked(args):
+    """Returns -m as a setting. With -m allreduce the configuration may name an engine: see Job.exchange."""
+    return [f"exchange.name={jobs.MODES[args.mode]}"] if args.mode in ("ps", "single") else []
 
 
 def workers_asked(args):

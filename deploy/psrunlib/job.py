@@ -289,6 +289,11 @@ def describe(build_dir, config, overrides):
     return json.loads(_answer(build_dir, "ps-config-json", config, *overrides))["keys"]
 
 
+def check(build_dir, config, overrides):
+    """What would end the parts of the job as they start: it is shown once, before there are any."""
+    _answer(build_dir, "ps-config-json", "--job", config, *overrides)
+
+
 def layers(build_dir, config, overrides):
     """The model's, as they are written."""
     return json.loads(_answer(build_dir, "ps-config-json", config, *overrides))["layers"]

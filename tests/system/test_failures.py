@@ -384,6 +384,29 @@ class BadInput(JobTest):
         self.refused(r"bad\.yaml:4.*transformer.*there are conv2d, linear,",
                      config=self.config(layers % "transformer"))
 
+    def test_what_no_part_could_begin_with(self):
+        """One line, that names the place, and no folder."""
+        tiny = self.config("model: {input: [4], layers: [{linear: {out: 2}}]}\n"
+                           "data: {kind: synthetic, samples: 8, test_samples: 0}\nexchange: {codec: int4}\n")
+        local = ("sync.policy=local", "sync.local_steps=8")
+        servers = ("-s", 1, "-w", 2)
+        for args, says in ((("-m", "single", "sync.policy=ssp"), "sync.policy ssp it has to be ps"),
+                           (("-m", "single", *local), "sync.policy: local needs other workers"),
+                           (("-m", "allreduce", "-w", 2, "sync.policy=asp"), "sync.policy asp it has to be ps"),
+                           (("-m", "allreduce", "-w", 2, "exchange.levels=2"), "exchange.levels 2 it has to be ps"),
+                           ((*servers, "loss_scale.use=on"), r"bad\.yaml:3: exchange\.codec: int4 keeps"),
+                           ((*servers, "exchange.shm=on"), r"exchange\.shm: cannot be on with exchange\.codec int4"),
+                           ((*servers, *local, "sync.fragments=8"), r"sync\.fragments: the model's 10 parameters"),
+                           ((*servers, "server.shards=8"), r"server\.shards: the model's 10 parameters make at most"),
+                           (("-s", 3, "-w", 2, "exchange.codec=none"), r"job\.servers: the model's 10 parameters make"),
+                           ((*servers, "exchange.codec=none", "server.share=[1,2]"), r"server\.share has 2 numbers"),
+                           (("-m", "allreduce", "-w", 2, "exchange.name=nccl", "train.device=cpu"), "nccl sums in the"),
+                           ((*servers, "checkpoint.rows_full_every=2"), r"checkpoint\.rows_full_every: without")):
+            with self.subTest(args):
+                said = self.psrun(*args, tiny, code=1, timeout=PATIENCE_S)
+                self.assertRegex(said, r"\Apsrun: .*" + says + r".*\n\Z")
+                self.assertFalse(os.path.exists(self.path("out")))
+
     def test_data_files(self):
         self.refused(r"nowhere", "data.path=" + self.path("nowhere"))
         self.write("labels", struct.pack(">II", 2049, 100) + bytes(100))

@@ -442,6 +442,25 @@ TEST(overrides_are_checked)
     assert_refused("", "data.batch=[1, -1]", "data.batch: -1 is below 0");
 }
 
+/* What no process of the job can begin with: it is said before there is one. */
+TEST(what_no_job_can_begin_with_is_refused)
+{
+    static const char SCALED[] = "loss_scale: {use: on}\n";
+    static const char MODEL[] = "model:\n  layers: [relu]\n";
+    assert_refused(SCALED, "loss_scale.growth=1", "loss_scale.growth: has to be above 1");
+    assert_refused(SCALED, "loss_scale.backoff=1", "loss_scale.backoff: has to be above");
+    assert_refused(SCALED, "loss_scale.backoff=0", "loss_scale.backoff: has to be above");
+    assert_refused(SCALED, "loss_scale.init=0", "loss_scale.init: is too small");
+    assert_refused(SCALED, "loss_scale.init=1e-39", "loss_scale.init: is too small");
+    assert_refused(SCALED, "exchange.codec=topk", "exchange.codec: topk keeps");
+    assert_refused(SCALED, "exchange.codec=onebit", "exchange.codec: onebit keeps");
+    assert_refused("train: {precision: fp16}\n", "exchange.codec=int4", "int4 keeps");
+    assert_refused("schedule: {name: cosine, total: 100}\n", "schedule.warmup=100",
+                   "schedule.total: 100 steps are over before the warm-up of 100 is");
+    assert_refused(MODEL, "exchange={shm: on, codec: int8}",
+                   "exchange.shm: cannot be on with exchange.codec int8");
+}
+
 TEST(local_steps_are_checked)
 {
     static const char POLICY[] = "sync: {policy: local}\n";

@@ -150,14 +150,6 @@ TEST(the_whole_job_is_the_default_length)
     assert_ok(schedule(&s, set, 3, 0)); // nothing to train
 }
 
-TEST(a_warm_up_longer_than_the_job_is_refused)
-{
-    const char *set[] = {"schedule.name=cosine", "schedule.warmup=100",
-                         "schedule.total=100"};
-    ps_schedule s;
-    assert_error(schedule(&s, set, 3, 0), PS_ERR_CONFIG, "schedule.total");
-}
-
 TEST(a_schedule_that_needs_an_end_says_so)
 {
     const char *set[] = {"schedule.name=linear"};
