@@ -177,6 +177,8 @@ class Model(nn.Module):
             if folder not in at._modules:
                 at.add_module(folder, nn.Module())
             at = at._modules[folder]
+        if name in at._modules:
+            raise BenchError(f"{path}: the PyTorch side needs names for layers at the same place of two lists")
         at.add_module(name, layer)
 
     def forward(self, x):

@@ -42,37 +42,47 @@ static bool is_within(const char *name, const char *outer)
     return n > 0 && strncmp(name, outer, n) == 0 && name[n] == '.';
 }
 
-/* Two layers with the same name would have tensors with the same name. And a layer is no
- * folder: "l1.weight" beside "l1" would be a tensor and a module at once in PyTorch. */
-static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yaml *at)
+/* The layer that keeps another one from having this name; NULL: none. Two layers with the
+ * same name would have tensors with the same name. And a layer is no folder: "l1.weight"
+ * beside "l1" would be a tensor and a module at once in PyTorch. */
+static const ps_layer *layer_in_the_way(const builder *b, const char *name)
 {
     for (int i = 0; i < b->spec->n_layers; i++) {
         const ps_layer *other = &b->spec->layers[i];
-        if (!is_block(other->kind) && strcmp(other->name, layer->name) == 0)
-            return ps_err_set(PS_ERR_CONFIG,
-                              "%s:%d: %s: the name \"%s\" is that of the layer of line "
-                              "%d already",
-                              at->file, at->line, ps_layer_kind_name(layer->written),
-                              layer->name, other->line);
         if (!is_block(other->kind) &&
-            (is_within(layer->name, other->name) || is_within(other->name, layer->name)))
-            return ps_err_set(
-                PS_ERR_CONFIG,
-                "%s:%d: %s: of the names \"%s\" and \"%s\" (line %d) one lies "
-                "within the other: a layer has no layers in it",
-                at->file, at->line, ps_layer_kind_name(layer->written), layer->name,
-                other->name, other->line);
+            (strcmp(other->name, name) == 0 || is_within(name, other->name) ||
+             is_within(other->name, name)))
+            return other;
     }
-    return PS_OK;
+    return NULL;
+}
+
+static ps_err check_unique(const builder *b, const ps_layer *layer, const ps_yaml *at)
+{
+    const ps_layer *other = layer_in_the_way(b, layer->name);
+    if (!other) return PS_OK;
+    if (strcmp(other->name, layer->name) == 0)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s:%d: %s: the name \"%s\" is that of the layer of line "
+                          "%d already",
+                          at->file, at->line, ps_layer_kind_name(layer->written),
+                          layer->name, other->line);
+    return ps_err_set(PS_ERR_CONFIG,
+                      "%s:%d: %s: of the names \"%s\" and \"%s\" (line %d) one lies "
+                      "within the other: a layer has no layers in it",
+                      at->file, at->line, ps_layer_kind_name(layer->written), layer->name,
+                      other->name, other->line);
 }
 
 /* The layer's path: the block's prefix, then its own name, or its index in its list when
  * it needs a name and has none. Empty when it needs no name. */
 static ps_err spec_path_of(const ps_layer_settings *s, const char *prefix, int index,
-                           bool needed, char out[MAX_PATH])
+                           char out[MAX_PATH])
 {
     char number[16];
     const char *name = s->name;
+    const bool needed = ps_layer_kind_has_tensors(s->kind) || is_block(s->kind) ||
+                        s->kind == PS_LAYER_EMBEDDING_BAG;
     snprintf(number, sizeof number, "%d", index);
     if (!name && needed) name = number;
     out[0] = '\0';
@@ -80,6 +90,39 @@ static ps_err spec_path_of(const ps_layer_settings *s, const char *prefix, int i
     int n = snprintf(out, MAX_PATH, "%s%s%s", prefix, prefix[0] ? "." : "", name);
     if (n < MAX_PATH) return PS_OK;
     return ps_yaml_error(s->at, "the name is longer than %d bytes", MAX_PATH - 1);
+}
+
+/* Whether a layer that stands in the list, or in a block of it, would have a name of
+ * another one, by its place. by_place: the prefix is already. */
+static bool has_names_of_others(const builder *b, const ps_yaml *list, const char *prefix,
+                                bool by_place, int depth)
+{
+    for (int i = 0; i < list->n_items && depth <= MAX_DEPTH; i++) {
+        ps_layer_settings s;
+        char path[MAX_PATH];
+        if (ps_layer_settings_read(list->items[i], &s) != PS_OK ||
+            spec_path_of(&s, prefix, i, path) != PS_OK)
+            return false; // the layer is refused as it is added
+        const bool own = by_place || !s.name;
+        const ps_yaml *parts[] = {s.body, s.shortcut};
+        for (int k = 0; k < 2; k++)
+            if (parts[k] && has_names_of_others(b, parts[k], path, own, depth + 1))
+                return true;
+        for (int k = 0; s.branches && k < s.branches->n_items; k++)
+            if (has_names_of_others(b, s.branches->items[k], path, own, depth + 1))
+                return true;
+        if (own && path[0] && !is_block(s.kind) && layer_in_the_way(b, path)) return true;
+    }
+    return false;
+}
+
+/* The prefix of a block's further list: the block's path; or, where names would be there
+ * twice, "<path>.<name>", as of a module of its own. */
+static void further_prefix(const builder *b, const ps_yaml *list, const char *path,
+                           const char *name, int depth, char out[MAX_PATH])
+{
+    const bool twice = has_names_of_others(b, list, path, false, depth);
+    snprintf(out, MAX_PATH, twice ? "%s.%s" : "%s", path, name);
 }
 
 /* Appends the layer, whose inputs are a and, for an addition, b. */
@@ -120,7 +163,11 @@ static ps_err add_residual(builder *b, const ps_layer_settings *s, const char *p
     flow body = *at, shortcut = *at;
     if (s->body->n_items == 0) return ps_yaml_error(s->at, "residual: body is empty");
     PS_TRY(add_list(b, s->body, path, depth + 1, &body));
-    if (s->shortcut) PS_TRY(add_list(b, s->shortcut, path, depth + 1, &shortcut));
+    if (s->shortcut) {
+        char prefix[MAX_PATH];
+        further_prefix(b, s->shortcut, path, "shortcut", depth + 1, prefix);
+        PS_TRY(add_list(b, s->shortcut, prefix, depth + 1, &shortcut));
+    }
     if (!ps_dims_equal(&body.dims, &shortcut.dims)) {
         char from_body[PS_DIMS_TEXT], from_shortcut[PS_DIMS_TEXT];
         return ps_err_set(PS_ERR_SHAPE,
@@ -134,6 +181,17 @@ static ps_err add_residual(builder *b, const ps_layer_settings *s, const char *p
     return add_layer(b, s, path, &body, &shortcut, at);
 }
 
+/* Any but the first. */
+static ps_err add_branch(builder *b, const ps_layer_settings *s, int i, const char *path,
+                         int depth, flow *at)
+{
+    char name[32], prefix[MAX_PATH];
+    const ps_yaml *list = s->branches->items[i];
+    snprintf(name, sizeof name, "branches.%d", i);
+    further_prefix(b, list, path, name, depth + 1, prefix);
+    return add_list(b, list, prefix, depth + 1, at);
+}
+
 /* Appends a layer for the second branch, and for each that follows: it puts the branch's
  * channels behind those of the branches before. */
 static ps_err add_concat(builder *b, const ps_layer_settings *s, const char *path,
@@ -143,7 +201,7 @@ static ps_err add_concat(builder *b, const ps_layer_settings *s, const char *pat
     PS_TRY(add_list(b, s->branches->items[0], path, depth + 1, &sum));
     for (int i = 1; i < s->branches->n_items; i++) {
         flow branch = *at;
-        PS_TRY(add_list(b, s->branches->items[i], path, depth + 1, &branch));
+        PS_TRY(add_branch(b, s, i, path, depth, &branch));
         PS_TRY(add_layer(b, s, path, &sum, &branch, &sum));
     }
     *at = sum;
@@ -158,10 +216,10 @@ static ps_err add_interaction(builder *b, const ps_layer_settings *s, const char
     flow first = *at, rest = *at;
     join.kind = PS_LAYER_CONCAT;
     PS_TRY(add_list(b, s->branches->items[0], path, depth + 1, &first));
-    PS_TRY(add_list(b, s->branches->items[1], path, depth + 1, &rest));
+    PS_TRY(add_branch(b, s, 1, path, depth, &rest));
     for (int i = 2; i < s->branches->n_items; i++) {
         flow branch = *at;
-        PS_TRY(add_list(b, s->branches->items[i], path, depth + 1, &branch));
+        PS_TRY(add_branch(b, s, i, path, depth, &branch));
         PS_TRY(add_layer(b, &join, path, &rest, &branch, &rest));
     }
     return add_layer(b, s, path, &first, &rest, at);
@@ -173,9 +231,7 @@ static ps_err add_item(builder *b, const ps_yaml *item, const char *prefix, int 
     ps_layer_settings s;
     char path[MAX_PATH];
     PS_TRY(ps_layer_settings_read(item, &s));
-    const bool needed = ps_layer_kind_has_tensors(s.kind) || is_block(s.kind) ||
-                        s.kind == PS_LAYER_EMBEDDING_BAG;
-    PS_TRY(spec_path_of(&s, prefix, index, needed, path));
+    PS_TRY(spec_path_of(&s, prefix, index, path));
     if (is_block(s.kind) && depth == MAX_DEPTH)
         return ps_yaml_error(item, "%s: more than %d nested blocks",
                              ps_layer_kind_name(s.kind), MAX_DEPTH);

@@ -361,6 +361,59 @@ TEST(new_shapes_follow_pytorch)
     tear(&f);
 }
 
+static void assert_tensor_names(const char *layers, const char *const *names)
+{
+    fixture f;
+    assert_ok(build(&f, layers, 3, COLOUR, "cross_entropy"));
+    int n = 0;
+    for (; names[n]; n++)
+        assert_string_equal(f.spec.table.tensors[n].name, names[n]);
+    assert_int_equal(f.spec.table.n_tensors, n);
+    tear(&f);
+}
+
+/* As PyTorch's, where a block with two lists has a module for each. */
+TEST(layers_without_names_at_the_same_place_of_two_lists_have_two_names)
+{
+    assert_tensor_names("    - concat:\n        branches:\n"
+                        "          - [conv2d: {out: 4, kernel: 1, bias: false}]\n"
+                        "          - [conv2d: {out: 2, kernel: 1, bias: false}]\n"
+                        "          - [relu, residual: {body: [conv2d: {out: 3, kernel: "
+                        "1, bias: false}]}]\n"
+                        "    - flatten\n    - linear: {out: 10, bias: false}\n",
+                        (const char *const[]){"0.0.weight", "0.branches.1.0.weight",
+                                              "0.1.0.weight", "2.weight", NULL});
+    assert_tensor_names("    - concat:\n        branches:\n"
+                        "          - [conv2d: {out: 4, kernel: 1, bias: false}]\n"
+                        "          - [conv2d: {out: 2, kernel: 1, bias: false}]\n"
+                        "          - [conv2d: {name: x, out: 3, kernel: 1, bias: false}, "
+                        "conv2d: {out: 3, "
+                        "kernel: 1, bias: false}]\n"
+                        "    - flatten\n    - linear: {out: 10, bias: false}\n",
+                        (const char *const[]){"0.0.weight", "0.branches.1.0.weight",
+                                              "0.x.weight", "0.1.weight", "2.weight",
+                                              NULL});
+    // A block within one list where the other has a layer: one would lie within the
+    // other.
+    assert_tensor_names(
+        "    - residual:\n"
+        "        name: r\n"
+        "        body: [conv2d: {out: 4, kernel: 1, bias: false}]\n"
+        "        shortcut:\n"
+        "          - residual:\n"
+        "              body: [conv2d: {out: 3, kernel: 1, bias: false}]\n"
+        "              shortcut: [conv2d: {out: 3, kernel: 1, bias: false}]\n"
+        "          - conv2d: {name: n, out: 4, kernel: 1, bias: false}\n"
+        "    - flatten\n    - linear: {out: 10, bias: false}\n",
+        (const char *const[]){"r.0.weight", "r.shortcut.0.0.weight",
+                              "r.shortcut.0.shortcut.0.weight", "r.shortcut.n.weight",
+                              "2.weight", NULL});
+    // Names of the user's own stay as they are: twice is a mistake.
+    assert_config_error("    - concat: [[conv2d: {name: a, out: 1, kernel: 1}], [conv2d: "
+                        "{name: a, out: 1, kernel: 1}]]\n",
+                        "the name \"0.a\" is that of the layer of line 3 already");
+}
+
 TEST(sequences_are_images_of_one_row)
 {
     static const int64_t sequence[] = {3, 40};
