@@ -302,7 +302,9 @@ static ps_err first_weights(job *j)
     if (!j->resume.goes_on && (!reads || !strict))
         ps_init_weights(&j->spec, j->config->train.seed, 1, params, buffers);
     if (reads) {
-        PS_TRY(ps_model_file_load(init, &j->spec.table, strict, params, buffers));
+        const ps_err err =
+            ps_model_file_load(init, &j->spec.table, strict, params, buffers);
+        if (err != PS_OK) return ps_err_prefix(err, "train.init");
         return ps_file_init_is_read(j->member, ps_config_step_deadline(j->config));
     }
     return j->rank == 0 ? PS_OK : ps_file_wait_init(j->member, j->config);

@@ -431,7 +431,7 @@ class BadInput(JobTest):
         self.assertRegex(self.psrun(*settings, "exchange.nan=allow", out="allow"), "WARN  loss " + said)
 
     def test_weights(self):
-        self.refused(r"none\.safetensors", "train.init=" + self.path("none.safetensors"))
+        self.refused(r"train\.init: .*none\.safetensors", "train.init=" + self.path("none.safetensors"))
         cut = self.write("cut.safetensors", struct.pack("<Q", 1000) + b"{}")
         self.refused(r"cut\.safetensors", f"train.init={cut}")
 
