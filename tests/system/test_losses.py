@@ -199,6 +199,9 @@ class Numbers(JobTest):
         self.targets(good, 0)
         self.assertIn("accuracy is of classes", self.job("mse", 1, "checkpoint.best=accuracy", "--overwrite", code=1))
         self.assertIn("auc is of two classes", self.job("mse", 1, "checkpoint.best=auc", "--overwrite", code=1))
+        said = self.job("mse", 1, "schedule={name: plateau, metric: accuracy}", "--overwrite", code=1)
+        self.assertIn("schedule.metric: accuracy is of classes", said)
+        self.assertNotIn("epoch 1/", said)  # before there is anything to lose
         self.assertIn("train.label_smoothing: is for the losses cross_entropy and nll",
                       self.job("mse", 1, "train.label_smoothing=0.1", "--overwrite", code=1))
         self.write("train_y.npy", (63,), good[:63])

@@ -8,6 +8,7 @@
 #include "fault_point.h"
 #include "loss_terms.h"
 #include "mem.h"
+#include "plateau.h"
 
 /* A rank may take this many step timeouts longer than the fastest one for its slice.
  * Missing heartbeats show its death sooner. */
@@ -45,13 +46,18 @@ ps_err ps_evaluator_share(ps_evaluator *e, const int64_t *shares)
 // In values; the figures follow.
 enum { LOSS, WEIGHT, CORRECT, COUNTED, SAMPLES, INTERRUPTED, SUMS };
 
-/* Whether there will be the figure by which the best weights are chosen. Of more classes
- * than have figures the device counts right answers, too. */
-static ps_err evaluator_check_best(const ps_evaluator *e)
+/* Whether there will be the figures by which the best weights are chosen, and the rate is
+ * cut. Of more classes than have figures the device counts right answers, too. */
+static ps_err evaluator_check_wanted(const ps_evaluator *e)
 {
-    const ps_best best = e->o.config->checkpoint.best;
+    const ps_config *cfg = e->o.config;
+    const ps_best best = cfg->checkpoint.best;
     const bool classes = e->o.dataset->labels || e->figures.truth == PS_TRUTH_YES;
     if (e->n_samples == 0) return PS_OK;
+    if (ps_plateau_on(cfg) && cfg->schedule.metric == PS_PLATEAU_ACCURACY && !classes)
+        return ps_err_set(PS_ERR_CONFIG,
+                          "schedule.metric: accuracy is of classes, and the test set has "
+                          "numbers: take loss");
     if (best == PS_BEST_ACCURACY && !classes)
         return ps_err_set(PS_ERR_CONFIG,
                           "checkpoint.best: accuracy is of classes, and the test set has "
@@ -89,7 +95,7 @@ ps_err ps_evaluator_init(ps_evaluator *e, const ps_evaluator_options *o)
     PS_TRY(ps_batch_rows_init(&e->rows, o->rows, NULL, o->spec,
                               o->config->data.eval_batch, false));
     PS_TRY(ps_figures_init(&e->figures, o->spec, o->dataset));
-    PS_TRY(evaluator_check_best(e));
+    PS_TRY(evaluator_check_wanted(e));
     PS_TRY(PS_NEW(&e->outputs, (size_t)(o->config->data.eval_batch * o->spec->n_outputs),
                   "the outputs"));
     return PS_NEW(&e->values, SUMS + (size_t)ps_figures_size(&e->figures),
