@@ -521,7 +521,7 @@ static ps_err check_axes(const ps_model_spec *spec, const ps_layer_settings *s,
         return layer_error(layer, s->at,
                            "is for images; the model's input is [channels, length]: "
                            "take conv1d, batch_norm1d, max_pool1d, avg_pool1d or "
-                           "adaptive_avg_pool1d");
+                           "adaptive_avg_pool1d; of pictures (N, H, W) it is [1, H, W]");
     if (axes == 1 && !spec->sequences && layer->in.n != 1)
         return layer_error(layer, s->at,
                            "input is %s; it is for models whose model.input is "
