@@ -136,12 +136,8 @@ class Job:
         argv += ["--predict", what, "--share", f"{rank}/{self.workers}", "--out", self.out, "--overwrite"]
         return Part("worker", rank, argv, env, host)
 
-    def _part(self, role, rank):
-        placed = self.server_hosts if role == "server" else self.worker_hosts
-        host = placed[rank] if placed else None
-        if role == "worker" and self.program:
-            return self._with_keys(Part(role, rank, self.program, self._env(role, rank), host))
-        argv = [self._program(role, host)] + (["--config", self.config] if self.config else [])
+    def settings(self):
+        """Of our own parts."""
         own = self.takers["servers"] if self.program else self.overrides
         settings = own + [f"exchange.name={self.exchange()}"]
         # Servers of a program keep its embedding tables while its workers start again.
@@ -149,7 +145,15 @@ class Job:
             settings.append(f"recovery.rejoins={self.restarts}")
         if self.elastic and not self.restarts and self.facts["recovery.wait_ms"] == WAIT_MS:
             settings.append(f"recovery.wait_ms={WAIT_FOR_NOBODY_MS}")
-        argv += set_words(settings)
+        return settings
+
+    def _part(self, role, rank):
+        placed = self.server_hosts if role == "server" else self.worker_hosts
+        host = placed[rank] if placed else None
+        if role == "worker" and self.program:
+            return self._with_keys(Part(role, rank, self.program, self._env(role, rank), host))
+        argv = [self._program(role, host)] + (["--config", self.config] if self.config else [])
+        argv += set_words(self.settings())
         if role == "worker":
             argv += ["--out", self.out] + ["--overwrite"] * self.overwrite
             if self.resume:

@@ -394,6 +394,7 @@ class BadInput(JobTest):
                            (("-m", "single", *local), "sync.policy: local needs other workers"),
                            (("-m", "allreduce", "-w", 2, "sync.policy=asp"), "sync.policy asp it has to be ps"),
                            (("-m", "allreduce", "-w", 2, "exchange.levels=2"), "exchange.levels 2 it has to be ps"),
+                           ((*servers, "--restarts", 2, "exchange.levels=2"), "recovery.rejoins: with exchange.levels 2"),
                            ((*servers, "loss_scale.use=on"), r"bad\.yaml:3: exchange\.codec: int4 keeps"),
                            ((*servers, "exchange.shm=on"), r"exchange\.shm: cannot be on with exchange\.codec int4"),
                            ((*servers, *local, "sync.fragments=8"), r"sync\.fragments: the model's 10 parameters"),
