@@ -103,14 +103,19 @@ class Buffers:
         """Modules that have any of it. They have to be as many on every rank."""
         return len(self._new) + len(self._still) + len(self._sent)
 
-    def agree(self, root: int = 0) -> None:
-        """Of models that were met since the last call root's become everybody's. Collective where there are any."""
+    @property
+    def has_new(self) -> bool:
+        """agree() has something to do."""
+        return bool(self._new)
+
+    def agree(self) -> None:
+        """Of models that were met since the last call rank 0's become everybody's. Collective where there are any."""
         new, self._new = self._new, []
         if new:
-            self._take([each for _, mine in new for each in mine], root)
+            self._take([each for _, mine in new for each in mine])
         self._still.update((module, _Still(module)) for module, _ in new if self.shares and _buffers_of(module))
 
-    def _take(self, untrained: Named, root: int) -> None:
+    def _take(self, untrained: Named) -> None:
         rank, session = self._job.rank, self._job.session
         try:
             said = session.gather_bytes(b"".join(_word(tensor) for _, tensor in untrained))
@@ -119,14 +124,14 @@ class Buffers:
                              f"has {', '.join(name for name, _ in untrained[:4])} and so on") from None
         for at, (name, tensor) in enumerate(untrained):
             words = [_WORD.unpack_from(each, at * _WORD.size) for each in said]
-            other = next((r for r, (form, _) in enumerate(words) if form != words[root][0]), None)
+            other = next((r for r, (form, _) in enumerate(words) if form != words[0][0]), None)
             if other is not None:
                 raise InputError(f"rank {rank}: '{name}', which is not trained, has another shape or type on rank {other} than on "
-                                 f"rank {root}, whose become everybody's; here it is {tensor.dtype} {tuple(tensor.shape)}: where ranks "
+                                 f"rank 0, whose become everybody's; here it is {tensor.dtype} {tuple(tensor.shape)}: where ranks "
                                  "are to have buffers of their own, give broadcast_buffers=False")
-            if any(word != words[root] for word in words):
+            if any(word != words[0] for word in words):
                 host = _on_host(tensor).clone()
-                session.broadcast(host.data_ptr(), host.numel() * host.element_size(), root)
+                session.broadcast(host.data_ptr(), host.numel() * host.element_size(), 0)
                 with torch.no_grad():
                     tensor.copy_(host)
 

@@ -11,11 +11,14 @@ from .errors import InputError
 if typing.TYPE_CHECKING:
     from ._table import Table
 
-_OUT = -1  # instead of an optimizer's number: the rank has no batch left
+# Instead of an optimizer's number:
+_OUT = -1  # the rank has no batch left
+_MEETS = -2  # it is in a forward pass of modules whose buffers and frozen parameters are to become rank 0's
 
 
 class Join:
-    """What Optimizer.join() returns. Before each step the ranks tell each other which optimizer they step."""
+    """What Optimizer.join() returns. Before each step, and each first forward pass of a model with buffers or frozen
+    parameters, the ranks tell each other what they do."""
 
     def __init__(self, table: "Table", by_all: bool, throws: bool) -> None:
         self._table, self._by_all, self._throws = table, by_all, throws
@@ -42,6 +45,10 @@ class Join:
         finally:
             self._table.join = None
 
+    def meet(self) -> None:
+        """All ranks are in a model's first forward pass. Collective."""
+        self.agree(_MEETS)
+
     def agree(self, number: int) -> int:
         """Returns which optimizer is stepped; _OUT: no rank has a batch left. Collective."""
         job, buffers = self._table.job, self._table.buffers
@@ -57,7 +64,8 @@ class Join:
         if not going:
             return _OUT
         self.root = going[-1]
-        odd = next((rank for rank in range(job.size) if met[rank] != met[self.root]), None)
+        odd = next((rank for rank in range(job.size) if met[rank] != met[self.root]
+                    or (numbers[rank] == _MEETS) != (numbers[self.root] == _MEETS)), None)
         if odd is not None:
             raise InputError(f"rank {job.rank}: rank {odd} has made no forward pass of all the modules with buffers (batch norm) or "
                              f"frozen parameters that rank {self.root} has, whose they would become: make one before join()")

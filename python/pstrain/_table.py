@@ -331,11 +331,11 @@ class Table:
                 self.wait(slot)
 
     def _meet(self, module: torch.nn.Module) -> None:
-        """Within join() a rank may have no batch: the ranks then agree after the step."""
         assert self.buffers is not None
         self.buffers.meet(module)
-        if self.join is None:
-            self.buffers.agree()
+        if self.join is not None and self.buffers.has_new:
+            self.join.meet()  # some rank may have no batch
+        self.buffers.agree()
 
     def _find_slots(self, module: torch.nn.Module) -> _Module:
         # What torch.compile gives does not call the hooks of the modules within it.
@@ -409,7 +409,6 @@ class Table:
         self.steps += 1
         if self.buffers is not None:  # while the weights are on the way
             root = self.join.root if self.join is not None else 0
-            self.buffers.agree(root)
             self.buffers.share(root)
         for slot in stepped:
             slot.pushed, slot.fresh, slot.version = None, False, slot.param._version

@@ -66,8 +66,8 @@ class Several(PythonTest):
                     self.assertEqual(said.split()[:2], said.split()[2:])
 
     def test_uneven_inputs_have_ddps_bits(self):
-        for words in first(3, (("3", "all", "servers"), ("5", "some", "own"), ("3", "some", "doubles"), ("3", "some", "servers"),
-                               ("5", "all", "own"), ("5", "all", "doubles"))):
+        for words in first(3, (("3", "all", "apart"), ("5", "some", "own"), ("3", "some", "doubles"), ("3", "some", "servers"),
+                               ("3", "all", "servers"), ("5", "all", "own"), ("5", "all", "doubles"))):
             with self.subTest(words=words):
                 text = self.case("uneven", *words)
                 for said in self.said(text, "weights"):

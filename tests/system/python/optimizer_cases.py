@@ -196,11 +196,20 @@ def train_unevenly(model, optimizer, most, context):
             optimizer.step()
 
 
+def apart(model):
+    """Its frozen weights and its buffers are another rank's own at first."""
+    weight = next(model.parameters()).requires_grad_(False)
+    with torch.no_grad():
+        for tensor in (weight, *model.buffers()):
+            tensor.add_(RANK)
+    return model
+
+
 @case
 def uneven():
     """DDP's join and ours: rank 0 has 3 or 5 of 8 batches."""
     most, by_all, rule = int(sys.argv[2]), sys.argv[3] == "all", sys.argv[4]
-    make = (lambda: net().double()) if rule == "doubles" else net
+    make = {"doubles": lambda: net().double(), "apart": lambda: apart(net())}.get(rule, net)
     dist.init_process_group("gloo")
     other = make()
     ddp = DDP(other)
