@@ -431,8 +431,8 @@ class Table:
             for slot in slots:
                 check_late(slot, self.job.rank)
         for slot in slots:
-            slot.fresh = True
-            if self.optimizers[slot.owner].views:
+            late, slot.fresh = not slot.fresh, True
+            if late and self.optimizers[slot.owner].views:
                 check_sent(slot, self.job.rank)
         if self.sums:
             return

@@ -34,6 +34,9 @@ def views():
             at = [(p.grad is s.grads, p.grad.abs().sum() > 0)
                   for p, s in zip(model.parameters(), optimizer._slots.values())]
             assert all(a == (how != "own", True) for a in at), at
+            with optimizer.no_sync():
+                nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.state_dict()  # between two backward passes of a step
             say("views", digest(model, False))
 
 
