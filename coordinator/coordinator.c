@@ -57,6 +57,8 @@ static void on_abort(ps_coordinator *c, ps_coord_peer *p, const ps_control *m)
         snprintf(reason, sizeof reason, "%s: %.600s", who, m->text);
     if (m->abort.next_workers <= (uint64_t)c->o.n_workers)
         c->next_workers = (int)m->abort.next_workers;
+    ps_tell("aborts", "{s:s, s:i}", "role", ps_role_name(p->entry.role), "rank",
+            p->entry.rank);
     ps_coord_abort(c, ps_control_error(m), reason);
 }
 

@@ -17,6 +17,8 @@
  *   failure      kind, passing, reason: it fails; kind as in err.h; passing: it may be
  *                gone when the job is tried again
  *   exception    line: a Python program fails (python/pstrain/_events.py)
+ *   exits        a Python program that has ended leaves its job, for which it had not called
+ *                pstrain.shutdown() (python/pstrain/_events.py)
  *   ended        code: the program has ended; of the shell that starts it over ssh
  *                (deploy/psrunlib/remote.py)
  *
@@ -25,6 +27,7 @@
  *   joined       role, rank, here, of; rank -1: it came without one
  *   unjoined     role, rank: it has gone before all had joined
  *   away         role, rank: the others go on without it
+ *   aborts       role, rank: it has ended the job for all
  *
  *   a worker
  *   back         it has come back to a job that has gone on

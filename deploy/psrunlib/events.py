@@ -7,9 +7,10 @@ from dataclasses import dataclass
 VARIABLE = "PS_EVENTS"  # names the descriptor, and the inode of what it is (tell.h)
 NONE = type(None)
 FIELDS = {
-    "begun": {}, "opened": {}, "back": {}, "rejoin": {}, "buddies": {},
+    "begun": {}, "exits": {}, "opened": {}, "back": {}, "rejoin": {}, "buddies": {},
     "joined": {"role": str, "rank": int, "here": int, "of": int}, "unjoined": {"role": str, "rank": int},
     "missing": {"role": (str, NONE)}, "silent": {"role": str, "rank": int}, "away": {"role": str, "rank": int},
+    "aborts": {"role": str, "rank": int},
     "interrupted": {"signal": str}, "workers": {"n": int}, "resume": {"step": int, "steps_lost": (int, NONE)},
     "commit": {"number": int, "place": str}, "restored": {"number": int, "place": str},
     "checkpoint": {"step": int}, "step": {"step": int}, "mended": {"repeated": int},

@@ -88,6 +88,7 @@ class Supervisor:
         self.failed_at = None
         self.failed = None  # the part that has failed; None: it has been said
         self.cause = None  # the part that has made the job fail, when it has
+        self.aborts = None  # the name of the part that has ended the job, as the coordinator says
         self.all_done = False  # a worker has ended in order: then all of them have done their work
         self.killed_at = None
         self.ended_by_us = set()
@@ -256,6 +257,8 @@ class Supervisor:
         if event["event"] == "rejoin":
             self.rejoined.add(watched.part.name)
         self.buddies |= event["event"] == "buddies"
+        if event["event"] == "aborts":
+            self.aborts = named(event)
         self._note_members(event)
         if self.elastic:
             self.elastic.hear(event)
@@ -623,18 +626,21 @@ class Supervisor:
 
     def _cause(self, failed):
         """The part that made the job fail. In this order: a part that a signal ended which was
-        not ours; the first with an error of its own except a timeout; a stopped part; a part
-        that timed out; where the others say that it is another, one with an error that took so long
-        to end that we ended it; the first that ended."""
+        not ours; a program that has ended by itself, and not well; the first with an error of its own except
+        a timeout; a stopped part; a part that timed out; where the others say that it is another, one with
+        an error that took so long to end that we ended it, or the one that has ended the job; the first
+        that ended."""
         failed = sorted(failed, key=lambda w: w.ended_at)
         theirs = [w for w in failed if not self._ended_by_us(w)] or failed
         signalled = [w for w in theirs if w.code < 0 and not w.fault]
         stood = [w for w in theirs if w.fault]
+        exited = [w for w in theirs if w.exits and not w.fault]
         own = [w for w in theirs if w.errors and w.last_error.kind != "PEER" and not w.fault]
         at_once = [w for w in own if w.last_error.kind != "TIMEOUT"]
         others = all(w.errors and w.last_error.kind == "PEER" for w in theirs)
         late = [w for w in failed if others and w.errors and w.last_error.kind != "PEER"]
-        return (signalled or at_once or stood or own or late or theirs)[0]
+        ended = [w for w in failed if others and w.part.name == self.aborts]
+        return (signalled or exited or at_once or stood or own or late or ended or theirs)[0]
 
     @staticmethod
     def _how(watched):

@@ -34,6 +34,10 @@ class Traceback:
         return None
 
 
+def is_of_others(line):
+    return bool(OTHERS.search(line))
+
+
 def error_of(line):
     """line: the exception's own. None: the program was told to end."""
     if line.partition(":")[0] in TOLD:

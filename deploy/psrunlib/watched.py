@@ -6,7 +6,7 @@ import signal
 
 from . import events
 from .log_line import parse
-from .traceback import Traceback, error_of
+from .traceback import Traceback, error_of, is_of_others
 
 SSH_FAILED = 255  # ssh's own exit code
 LONGEST = 1 << 16  # characters of a line; a longer one is taken in pieces
@@ -55,6 +55,7 @@ class Watched:
         self.fault = ""  # why psrun ended it
         self.left = False  # it has ended, and an elastic job goes on without it
         self.missed_others = False  # it has told that others had not joined in time
+        self.exits = False  # a Python program that has ended by itself, and has left its job then
         self.has_workers = False  # it has told, in this start, that a worker has joined
 
     def take(self, data, screen):
@@ -93,7 +94,7 @@ class Watched:
     @property
     def errors(self):
         """Those that it has told, else those that it has printed."""
-        return list(self.failures or self.printed)
+        return [e for e in self.failures or self.printed if not (self.exits and e.kind == "PEER")]
 
     @property
     def last_error(self):
@@ -120,7 +121,8 @@ class Watched:
 
     def _line(self, line, screen):
         self._keep(line, screen)
-        self.last_line = line
+        if not self.last_line or not is_of_others(line):
+            self.last_line = line
         error = self.traceback.take(line)
         if error:
             self.printed.append(error)
@@ -145,6 +147,8 @@ class Watched:
             self.has_workers = self.has_workers or event["role"] == "worker"
         elif name == "workers":  # worker 0's; an elastic job may begin without some
             self.has_begun = True
+        elif name == "exits":
+            self.exits = True
         elif name == "missing":
             self.missed_others = True
         elif name == "rejoin":

@@ -30,6 +30,11 @@ def tell_exception(error: BaseException) -> None:
     tell("exception", line=(f"{name}: {text}" if text else name)[:_MOST])
 
 
+def tell_exits() -> None:
+    """It has ended without an exception, and leaves its job now."""
+    tell("exits")
+
+
 def tell_commit(number: int, place: str) -> None:
     """Rank 0's: all ranks have written a commit. place: for people."""
     tell("commit", number=number, place=place[:_MOST])

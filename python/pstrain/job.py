@@ -494,6 +494,8 @@ def _at_exit() -> None:
 def _leave_at_exit(job: Job) -> None:
     """The others' failure is one line here: nothing of this program can handle it, and its
     traceback would show Python's end."""
+    if _pid == os.getpid():
+        _events.tell_exits()
     try:
         job.leave()
     except errors.Error as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 from cuts import connections
+from events import tell
 from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, Faults, JobTest, Part, Psrun, alive, environment,
                   listening_ports, on_terminal, run_well, wait_until, wrapped_bin)
 from psrunlib import cli, doctor, job, local, regular_file, screen, supervise
@@ -30,6 +31,10 @@ SILENT = "net.dead_after_ms=4000"  # where the test waits for that
 NO_MOUNTS = (subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL,
                             check=False).returncode != 0,
              "mounts of our own need root")
+
+
+# The coordinator's: the parts end in their own time then.
+BEGUN = tell("joined", role="worker", rank=1, here=3, of=3) + "; "
 
 
 class Deaths(JobTest):
@@ -152,6 +157,38 @@ class Deaths(JobTest):
             text = shown.read()
         self.assertEqual(code, 1)
         self.assertIn("the job failed: worker 0 failed, and did not end by itself\npsrun:   no such layer\n", text)
+
+    def first_cause(self, *parts):
+        """What psrun says last of parts (role, rank, a shell's words), of which each goes on once the one before it has ended."""
+        files = [os.path.join(tempfile.mkdtemp(dir=self.folder), "ended") for _ in parts]
+        waits = ["", *(f"until [ -e {file} ]; do sleep 0.01; done; " for file in files)]
+        scripts = [f"trap 'touch {file}' EXIT; {wait}{words}" for file, wait, (_, _, words) in zip(files, waits, parts)]
+        with tempfile.TemporaryFile("w+") as shown:
+            code = supervise.Supervisor(screen.Screen(shown), lambda p: local.LocalProcess(p, {}), self.folder, 10).run(
+                [job.Part(role, rank, ["sh", "-c", script], {}) for (role, rank, _), script in zip(parts, scripts)])
+            shown.seek(0)
+            self.assertEqual(code, 1)
+            return shown.read().split("psrun: the job failed: ")[1]
+
+    def test_psrun_names_a_program_that_has_ended_by_itself(self):
+        """With the words of sys.exit("words"): the server fails because of it, and ends first. Of one that has ended well the
+        server's words are all there is."""
+        why = BEGUN + tell("failure", kind="ARG", passing=False, reason="worker 1 has ended")
+        over = tell("failure", kind="PEER", passing=True, reason="the job is over")
+        words = f"{tell('exits')}; {over}; echo no such folder; echo 'pstrain.errors.PeerError: the job is over'"
+        for code, shown in ((3, "worker 1 ended with exit code 3\npsrun:   no such folder\n"),
+                            (0, "server 0 ended with exit code 1\npsrun:   worker 1 has ended\n")):
+            with self.subTest(code=code):
+                said = self.first_cause(("server", 0, f"{why}; exit 1"), ("worker", 0, f"{over}; exit 1"),
+                                        ("worker", 1, f"{words}; exit {code}"))
+                self.assertTrue(said.startswith(shown), said)
+
+    def test_psrun_names_who_has_ended_the_job(self):
+        """Where all say that it is another, as a worker does of whose tensors the others differ."""
+        over, own = (tell("failure", kind="PEER", passing=True, reason=reason) for reason in ("worker 1", "other tensors"))
+        said = self.first_cause(("server", 0, f"{BEGUN}{tell('aborts', role='worker', rank=1)}; {over}; exit 1"),
+                                ("worker", 0, f"{over}; exit 1"), ("worker", 1, f"{own}; exit 1"))
+        self.assertTrue(said.startswith("worker 1 ended with exit code 1\npsrun:   other tensors\n"), said)
 
     def test_nothing_outlives_a_killed_psrun(self):
         psrun = self.start_psrun("-s", 1, "-w", 2, DIGITS, *LONG, stdout=subprocess.DEVNULL)
