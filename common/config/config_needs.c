@@ -44,6 +44,24 @@ static bool has_grace(const ps_config *cfg)
     return cfg->sync.policy == PS_POLICY_BACKUP || ps_config_quorum(cfg);
 }
 
+/* Rows of numbers have no height and width. Not asked for, a change is possible. */
+static bool has_sizes(const ps_config *cfg)
+{
+    return !(NUMBERS & BIT(cfg->data.kind));
+}
+
+static bool can_pad(const ps_config *cfg)
+{
+    return has_sizes(cfg) || cfg->data.crop_padding == 0;
+}
+
+static bool can_flip(const ps_config *cfg)
+{
+    return has_sizes(cfg) || !cfg->data.flip;
+}
+
+static const char SIZES[] =
+    "pictures: rows of data.kind csv, criteo or synthetic_clicks have none";
 static const char SCALES[] = "loss_scale.use on, or train.precision fp16";
 
 // clang-format off
@@ -78,6 +96,9 @@ static const need needs[] = {
     CASE("data.test_by", true, ps_config_test_is_share, "data.test that is a share, such as 20%"),
     MAY("data.scale", "data.kind", ~NUMBERS),
     MAY("data.unreadable", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
+    CASE("data.resize", true, has_sizes, SIZES),
+    CASE("data.crop_padding", true, can_pad, SIZES),
+    CASE("data.flip", true, can_flip, SIZES),
     MUST("data.crop", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MUST("data.crop_scale", "data.kind", BIT(PS_DATA_IMAGE_FOLDER)),
     MAY("data.crop_ratio", "data.crop_scale", 0),

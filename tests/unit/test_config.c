@@ -442,6 +442,27 @@ TEST(overrides_are_checked)
     assert_refused("", "data.batch=[1, -1]", "data.batch: -1 is below 0");
 }
 
+TEST(rows_of_numbers_are_no_pictures)
+{
+    static const char *const none[] = {"data={resize: [], crop_padding: 0, flip: false}",
+                                       NULL};
+    ps_config cfg;
+    for (int i = 0; i < 3; i++) {
+        static const char *const rows[] = {"data: {kind: csv}\n",
+                                           "data: {kind: criteo}\n",
+                                           "data: {kind: synthetic_clicks}\n"};
+        assert_refused(rows[i], "data.resize=[4, 4]", "data.resize: needs pictures");
+        assert_refused(rows[i], "data.crop_padding=1", "data.crop_padding: needs pic");
+        assert_refused(rows[i], "data.flip=true", "data.flip: needs pictures");
+        assert_ok(load(&cfg, rows[i], none));
+        ps_config_fini(&cfg);
+    }
+    static const char *const all[] = {
+        "data={resize: [4, 4], crop_padding: 1, flip: true}", NULL};
+    assert_ok(load(&cfg, "data: {kind: npy}\n", all));
+    ps_config_fini(&cfg);
+}
+
 /* What no process of the job can begin with: it is said before there is one. */
 TEST(what_no_job_can_begin_with_is_refused)
 {
