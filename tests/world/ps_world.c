@@ -66,6 +66,7 @@ static void empty_folder(void)
 
 typedef struct outcome {     // shared with the process of a run
     uint64_t weights, trace; // hashes
+    world_memory memory;
 } outcome;
 
 /* In a process of its own: what a job leaves behind disturbs no other. */
@@ -89,7 +90,9 @@ static int run_here(const world_job_options *job, const wanted *w, outcome *out)
         dup2(STDOUT_FILENO, STDERR_FILENO);
     else if (!freopen("/dev/null", "w", stderr))
         return 1;
-    return (o.kind ? world_train_run : world_job_run)(&o, job, &out->weights);
+    world_job_options its = *job;
+    its.memory = &out->memory;
+    return (o.kind ? world_train_run : world_job_run)(&o, &its, &out->weights);
 }
 
 /* What each run would otherwise do again: oneDNN makes its code when it is first asked.
@@ -108,7 +111,7 @@ static int run_once(const world_job_options *job, const wanted *w, outcome *out)
 {
     outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    *shared = (outcome){.weights = out->weights};
+    *shared = (outcome){.weights = out->weights, .memory = out->memory};
     if (job->record.stretch == 0) empty_folder();
     if (kind_of(w->seed)) warm_up();
     fflush(NULL);
@@ -131,8 +134,8 @@ static int run_once(const world_job_options *job, const wanted *w, outcome *out)
 
 static int run_again(const wanted *w, const outcome *first)
 {
-    const world_job_options job = {folder, true, w->without, {0}};
-    outcome again = {.weights = first->weights};
+    const world_job_options job = {folder, true, w->without, {0}, NULL};
+    outcome again = {.weights = first->weights, .memory = first->memory};
     const int code = run_once(&job, w, &again);
     if (code != 0 || again.trace == first->trace) return code;
     fprintf(stderr, "world: seed %" PRIu64 ": another trace in its second run\n",
@@ -144,7 +147,7 @@ static int run_again(const wanted *w, const outcome *first)
 static int run_and_replay(const wanted *w, const char *name)
 {
     char path[160];
-    world_job_options job = {folder, true, w->without, {0}};
+    world_job_options job = {folder, true, w->without, {0}, NULL};
     outcome out = {0};
     if (run_once(&job, w, &out) != 0) return 1;
     snprintf(path, sizeof path, "%s/out/%s", folder, name);
@@ -152,7 +155,7 @@ static int run_and_replay(const wanted *w, const char *name)
         fprintf(stderr, "world: seed %" PRIu64 ": no %s\n", w->seed, path);
         return 1;
     }
-    job = (world_job_options){folder, false, 0, {record, 0}};
+    job = (world_job_options){folder, false, 0, {record, 0}, NULL};
     const int n = name[0] == 'm' ? world_train_stretches(record) : 1;
     int code = 0;
     for (; job.record.stretch < n && code == 0; job.record.stretch++)
@@ -163,9 +166,10 @@ static int run_and_replay(const wanted *w, const char *name)
 
 static int run_against_undisturbed(const wanted *w)
 {
-    static uint64_t undisturbed[KINDS + 1]; // the weights of each kind
+    static outcome undisturbed[KINDS + 1]; // of each kind
     const uint64_t kind = kind_of(w->seed);
-    outcome out = {.weights = undisturbed[kind]};
+    outcome out = {0};
+    if (kind) out = undisturbed[kind];
     world_job_options job = {.folder = folder};
     const bool asks = kind ? out.weights == 0 : world_job_has_no_closed_form(w->seed);
     int code = asks ? run_once(&job, w, &out) : 0;
@@ -174,15 +178,15 @@ static int run_against_undisturbed(const wanted *w)
         whole.whole = true;
         return run_once(&job, &whole, &out);
     }
-    if (kind) undisturbed[kind] = out.weights;
-    job = (world_job_options){folder, true, w->without, {0}};
+    if (kind) undisturbed[kind] = out;
+    job = (world_job_options){folder, true, w->without, {0}, NULL};
     if (code == 0) code = run_once(&job, w, &out);
     return code == 0 && w->twice ? run_again(w, &out) : code;
 }
 
 static int run_seed(const wanted *w)
 {
-    const world_job_options job = {folder, true, w->without, {0}};
+    const world_job_options job = {folder, true, w->without, {0}, NULL};
     outcome out = {0};
     if (w->here) return run_once(&job, w, &out);
     switch (kind_of(w->seed) ? world_train_subject(kind_of(w->seed)) : WORLD_FIXED) {

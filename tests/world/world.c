@@ -423,6 +423,16 @@ world_process *world_self(void)
     return W.running->process;
 }
 
+const world_process *world_process_at(int index)
+{
+    return index < W.n_processes ? &W.processes[index] : NULL;
+}
+
+const world_process *world_running(void)
+{
+    return W.running ? W.running->process : NULL;
+}
+
 /* ---- processes ---- */
 
 static void end_process(world_process *p)
@@ -439,6 +449,7 @@ static void *process_main(void *arg)
     p->code = p->main(p->arg);
     p->ended = true;
     world_say("ends code=%d", p->code);
+    world_memory_check_freed(p);
     end_process(p); // with what it has left running
     return NULL;
 }

@@ -67,6 +67,8 @@ void world_touch_all(void);
 /* Lets others run. */
 void world_yield(void);
 world_process *world_self(void);
+const world_process *world_running(void);         // NULL: the world has not begun
+const world_process *world_process_at(int index); // NULL: there are not that many
 /* Another task of this process. */
 void *world_start_task(const char *name, void *(*run)(void *), void *arg);
 /* For whoever looks at it. */
@@ -113,6 +115,16 @@ __attribute__((format(printf, 1, 2), noreturn)) void world_wrong(const char *for
 
 /* A process is gone: its files are closed. */
 void world_files_forget(const world_process *p);
+
+/* ---- memory (world_memory.c) ---- */
+
+typedef struct world_memory {
+    uint64_t peak[2]; // the most that a server, and a worker, has had; 0: not known
+} world_memory;
+/* Notes them; disturbed: judges whether this run has had about as much as they say. */
+void world_memory_judge(world_memory *m, bool disturbed);
+/* It has ended by itself: judges that nothing of its is left. */
+void world_memory_check_freed(const world_process *p);
 
 /* ---- the disk (world_disk.c) ---- */
 

@@ -598,6 +598,7 @@ static int judge(void)
             world_wrong("%s ended with %d: %s", p->name, p->code,
                         is_worker ? J.error[i - J.servers] : "(--trace shows its log)");
     }
+    world_memory_judge(J.o.memory, J.o.disturbed);
     if (J.nemesis.has_killed) {
         if (!J.nemesis.has_slept) check_victim_named();
         return 0;

@@ -15,6 +15,7 @@ typedef struct world_job_options {
     bool disturbed;     // whether anything goes wrong
     uint64_t without;   // faults that do not happen (nemesis.h)
     world_record record;
+    world_memory *memory; // of the run without faults, in which it is noted
 } world_job_options;
 
 /* Programs on libpstrain whose gradients are a pure function of rank, step and element,

@@ -373,16 +373,6 @@ int __wrap_ps_machine_cores(void)
     return 1;
 }
 
-uint64_t __wrap_ps_procstat_rss(void)
-{
-    return 0;
-}
-
-uint64_t __wrap_ps_procstat_peak_rss(void)
-{
-    return 0;
-}
-
 ps_err __wrap_ps_net_route_address(const char *host, ps_deadline deadline,
                                    char out[PS_ADDRESS_MAX])
 {

@@ -49,6 +49,7 @@ static struct {
     bool told;        // to end; it goes on in a new start
     uint64_t resumes; // new starts so far
     world_record record;
+    world_memory *memory;
     int last_step; // of this job; 0: of its epochs
     uint64_t *weights;
     int workers, servers, n;      // all that have been started
@@ -652,6 +653,7 @@ static int train(void *arg)
     if (T.disturbed) begin_nemesis();
     run_processes();
     if (!T.last_step) check_run();
+    world_memory_judge(T.memory, T.disturbed);
     return 0;
 }
 
@@ -694,6 +696,7 @@ int world_train_run(const world_options *options, const world_job_options *job,
     T.seed = options->seed;
     T.kind = options->kind;
     T.record = job->record;
+    T.memory = job->memory;
     T.disturbed = job->disturbed;
     T.without = job->without;
     T.weights = weights;
