@@ -83,7 +83,7 @@ class Loaded:
                 continue
             # SGD keeps no step: its first one is that without a buffer.
             own_step = int(own["step"]) if "step" in own else made if own.get("momentum_buffer") is not None else 0
-            missed[slot.index] = max(0, made - own_step) if self._state else made - self.made
+            missed[slot.index] = max(0, made - own_step)
             for key, array in zip(_arguments.state_names(optimizer.name, group), arrays):
                 if own.get(key) is not None:
                     place_of(param, array, offsets[slot.index]).copy_(self._fitting(own[key], key, slot))

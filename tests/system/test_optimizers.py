@@ -74,6 +74,10 @@ class Several(PythonTest):
                     self.assertEqual(*said.split())
                 self.assertEqual(*self.said(text, "buffers"))
 
+    def test_saved_before_its_first_step(self):
+        self.case("saved_before_its_first_step", self.folder, "save")
+        self.assertEqual(self.case("saved_before_its_first_step", self.folder, "load").count(": fine"), 2)
+
     def test_uneven_inputs_of_a_gan(self):
         self.assertEqual(*self.said(self.case("uneven_gan"), "weights"))
 

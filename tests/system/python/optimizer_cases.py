@@ -127,6 +127,30 @@ def gan_saved():
 
 
 @case
+def saved_before_its_first_step():
+    """The generator alone is trained and saved; in the next job the critic's first step is AdamW's first."""
+    name, how = f"{sys.argv[2]}/first.pt", sys.argv[3]
+    makes, judges, other = generator(), critic(), critic()
+    with pstrain.init():
+        optimizers = ours(makes, judges)
+        if how == "load":
+            for optimizer, state in zip(optimizers, torch.load(name)):
+                optimizer.load_state_dict(state)
+            for model, optimizer in ((judges, optimizers[1]), (other, MAKERS[SECOND[0]](other.parameters(), **SECOND[1]))):
+                model(torch.ones(6, 8)).sum().backward()
+                optimizer.step()
+            torch.testing.assert_close(list(judges.parameters()), list(other.parameters()), rtol=1e-6, atol=1e-6)
+            return say("fine")
+        for step in range(5):
+            optimizers[0].zero_grad()
+            makes(noise(step, 4)).sum().backward()
+            optimizers[0].step()
+        saved = [optimizer.state_dict() for optimizer in optimizers]
+        if RANK == 0:
+            torch.save(saved, name)
+
+
+@case
 def gan_bytes():
     """A step of one sends nothing of the other's."""
     makes, judges = nn.Linear(300, 300), nn.Linear(500, 500)
