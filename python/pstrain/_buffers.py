@@ -15,6 +15,7 @@ from . import _library
 from .errors import InputError
 
 if typing.TYPE_CHECKING:
+    from ._slots import Slot
     from .job import Job
 
 log = logging.getLogger("pstrain")
@@ -49,12 +50,14 @@ class _Still:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._state, self._sums, self._steps = _state(module), [_sum_of(b) for b in _buffers_of(module)], 0
+        self.is_on_cpu = all(b.is_cpu for b in _buffers_of(module))
+        self.bytes = sum(b.numel() * b.element_size() for b in _buffers_of(module))
 
-    def has_changed(self, module: torch.nn.Module) -> bool:
-        """What is written past a buffer's version (.data) is found in steps 1, 2, 4, 8, ...: there the numbers are looked
-        at, which are many in masks of attention."""
+    def has_changed(self, module: torch.nn.Module, looks: bool) -> bool:
+        """What is written past a buffer's version (.data) is found where the numbers are looked at: in each step, or in
+        steps 1, 2, 4, 8, ..."""
         self._steps += 1
-        looks = self._steps & (self._steps - 1) == 0
+        looks = looks or self._steps & (self._steps - 1) == 0
         return _state(module) != self._state or looks and [_sum_of(b) for b in _buffers_of(module)] != self._sums
 
 
@@ -63,14 +66,15 @@ class Buffers:
     is sent, and after a step the buffers of modules that have changed theirs before: rank 0 says which ones have done so
     for the first time."""
 
-    def __init__(self, job: "Job", is_trained: "typing.Callable[[torch.Tensor], bool]", shares: bool) -> None:
-        """shares: buffers are shared at all. Frozen parameters are rank 0's in any case."""
-        self._job, self._is_trained, self.shares = job, is_trained, shares
+    def __init__(self, job: "Job", trained: "typing.Mapping[int, Slot]", shares: bool) -> None:
+        """trained: by id of the parameter. shares: buffers are shared at all. Frozen parameters are rank 0's in any case."""
+        self._job, self._trained, self.shares = job, trained, shares
         self._met: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
         # In the same order on every rank:
         self._new: "list[tuple[torch.nn.Module, Named]]" = []  # which ranks have not compared
         self._still: "dict[torch.nn.Module, _Still]" = {}
         self._sent: "list[torch.nn.Module]" = []  # after each step
+        self._looks = False  # at the numbers of those that are still, in each step
 
     def meet(self, model: torch.nn.Module) -> None:
         """A forward pass of the model begins, which is to have a backward pass."""
@@ -81,7 +85,7 @@ class Buffers:
             self._met.add(module)
             start = f"{path}." if path else ""
             own += [start + name for name, p in module._parameters.items()
-                    if p is not None and p.requires_grad and not self._is_trained(p) and (is_lazy(p) or p.numel())]
+                    if p is not None and p.requires_grad and id(p) not in self._trained and (is_lazy(p) or p.numel())]
             mine = self._untrained(start, module)
             if mine:
                 self._new.append((module, mine))
@@ -93,7 +97,7 @@ class Buffers:
     def _untrained(self, path: str, module: torch.nn.Module) -> Named:
         found: Named = [(name, p) for name, p in module._parameters.items()
                         if p is not None and not p.requires_grad and p.layout == torch.strided and not is_lazy(p)
-                        and not self._is_trained(p)]
+                        and id(p) not in self._trained]
         found += [(name, b) for name, b in module._buffers.items() if self.shares and b is not None and b.layout == torch.strided
                   and not is_lazy(b)]
         return [(path + name, tensor) for name, tensor in found if tensor.numel()]
@@ -114,6 +118,15 @@ class Buffers:
         if new:
             self._take([each for _, mine in new for each in mine])
         self._still.update((module, _Still(module)) for module, _ in new if self.shares and _buffers_of(module))
+        if new:
+            self._looks = self._costs_little()
+
+    def _costs_little(self) -> bool:
+        """A step goes through the trained parameters ten times and more. On a GPU each look is a copy and a wait; masks of
+        attention are larger than a small model."""
+        trained = sum(slot.param.numel() * slot.param.element_size() for slot in self._trained.values())
+        return all(still.is_on_cpu for still in self._still.values()) \
+            and 5 * sum(still.bytes for still in self._still.values()) <= trained
 
     def _take(self, untrained: Named) -> None:
         rank, session = self._job.rank, self._job.session
@@ -139,7 +152,7 @@ class Buffers:
         """After a step root's buffers become everybody's. Collective."""
         if not self._still and not self._sent:
             return
-        first = [still.has_changed(module) for module, still in self._still.items()]
+        first = [still.has_changed(module, self._looks) for module, still in self._still.items()]
         more = torch.tensor([any(first)], dtype=torch.uint8)
         self._broadcast(self._sent, more, root)
         if not more.item():

@@ -92,7 +92,7 @@ class Table:
         self.optimizers.append(optimizer)
         self._total_steps, self.overlaps = total_steps, overlaps
         if self.buffers is None:
-            self.buffers = Buffers(self.job, lambda param: id(param) in self.slots, buffers)
+            self.buffers = Buffers(self.job, self.slots, buffers)
         self.take_in(number, slots)
         return number
 

@@ -140,17 +140,18 @@ def options_of_pytorch():
 
 
 class Normed(nn.Module):
-    """Batch norm; a mask and a frozen layer, which never change; a buffer that changes from the third step on alone, and
-    one that is written by .data. All differ between the ranks."""
+    """Batch norm; a mask and a frozen layer, which never change; a buffer that changes from the third step on alone, one
+    that is written by .data, and one that is so from the third step on. All differ between the ranks."""
 
     def __init__(self):
         super().__init__()
-        self.norm, self.linear, self.frozen = nn.BatchNorm1d(3, momentum=0.5), nn.Linear(3, 1), nn.Linear(1, 1)
+        self.norm, self.linear, self.frozen = nn.BatchNorm1d(3, momentum=0.5), nn.Linear(3, 200), nn.Linear(1, 1)
         nn.init.constant_(self.frozen.requires_grad_(False).weight, 5.0 + RANK)
         self.own = nn.Parameter(torch.full((2,), float(RANK)))  # in no Optimizer of ours
         self.register_buffer("mask", torch.full((2, 2), complex(RANK, 1)).t().conj())
-        self.late, self.codes = nn.Module(), nn.Module()
-        self.late.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.late, self.codes, self.unseen = nn.Module(), nn.Module(), nn.Module()
+        for module in self.late, self.unseen:
+            module.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.codes.register_buffer("sums", torch.full((2,), 10.0 * RANK))
         self.calls = 0
 
@@ -159,6 +160,7 @@ class Normed(nn.Module):
         self.calls += 1
         if self.calls > 2:
             self.late.count += 10 + RANK
+            self.unseen.count.data.add_(10 + RANK)
         self.codes.sums.data.add_(1 + RANK)
         return self.linear(self.norm(x))
 
@@ -187,7 +189,8 @@ def buffers():
             mean = 0.5 * mean + 0.5 * xs[RANK if own else 0].mean(0)
             assert torch.allclose(model.norm.running_mean, mean, atol=1e-6), (step, model.norm.running_mean, mean)
             assert model.norm.num_batches_tracked == step + 1
-            assert model.late.count == (10 + RANK * own) * max(0, step - 1), (step, model.late.count)
+            for count in model.late.count, model.unseen.count:
+                assert count == (10 + RANK * own) * max(0, step - 1), (step, count)
             assert model.seen == (RANK * own, 5, 10 * RANK * own + step * (1 + RANK * own)), (step, model.seen)
         assert model.own[0] == RANK
         assert said.getvalue().count("no pstrain.Optimizer has: own. Each rank keeps") == (RANK == 0), said.getvalue()
