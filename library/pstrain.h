@@ -848,7 +848,9 @@ typedef struct pstrain_transfer_options {
      * may be where `send` is. */
     const pstrain_part *parts;
     int gathers;
-    int dtype, op; /* of reductions: pstrain_dtype, pstrain_op */
+    /* Of reductions: pstrain_dtype, pstrain_op. Of other calls dtype is a number from 0 to
+     * 255 that the caller chooses, and members have to agree on. */
+    int dtype, op;
 } pstrain_transfer_options;
 
 typedef struct pstrain_transfer pstrain_transfer;

@@ -123,15 +123,17 @@ static ps_err transfer_fill(const pstrain_transfer_options *given, ps_transfer_o
     if (!given || given->struct_size < sizeof *given)
         return ps_err_set(PS_ERR_ARG, "pstrain_transfer_begin: struct_size is not a size "
                                       "of pstrain_transfer_options");
+    const bool reduces = given->call >= PSTRAIN_CALL_ALL_REDUCE;
     *o = (ps_transfer_options){.call = (ps_transfer_call)given->call,
                                .root = given->root,
                                .peer = given->peer,
                                .tag = given->tag,
                                .parts = (const ps_transfer_part *)given->parts,
-                               .reduces = given->call >= PSTRAIN_CALL_ALL_REDUCE,
+                               .reduces = reduces,
                                .gathers = given->gathers != 0,
                                .dtype = (ps_dtype)given->dtype,
-                               .op = (ps_reduce_op)given->op};
+                               .op = (ps_reduce_op)given->op,
+                               .type_of_bytes = reduces ? 0 : (uint8_t)given->dtype};
     return PS_OK;
 }
 

@@ -21,6 +21,7 @@ import threading
 import time
 import typing
 import warnings
+import zlib
 from datetime import timedelta
 from math import inf
 
@@ -244,7 +245,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             else:
                 parts = [t.NOTHING] * self.size()
                 parts[root] = (0, 0, *_memory(place))
-            begun.append(self._comm.begin(t.BROADCAST, parts, root=root))
+            begun.append(self._comm.begin(t.BROADCAST, parts, root=root, dtype=_number_of(place.dtype)))
         return self._work(begun, places, "broadcast", tensors, after)
 
     @through_host("out")
@@ -263,7 +264,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             [given], places = self._given([mine], keeps), self._places(theirs, after)
             keeps.append(places)
             parts = self._apart([(*_memory(given), *_memory(place)) for place in places], keeps)
-            begun.append(self._comm.begin(t.ALL_GATHER, parts))
+            begun.append(self._comm.begin(t.ALL_GATHER, parts, dtype=_number_of(mine.dtype)))
         return self._work(begun, keeps, "all_gather", outputs, after)
 
     @through_host("out")
@@ -288,7 +289,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         for output, tensor in zip(outputs, inputs):
             mine, place = _memory(*self._given([tensor], keeps)), self._place(output, after, keeps)
             parts = self._apart([(*mine, *part) for part in self._equal_parts(place)], keeps)
-            begun.append(self._comm.begin(t.ALL_GATHER, parts))
+            begun.append(self._comm.begin(t.ALL_GATHER, parts, dtype=_number_of(tensor.dtype)))
         return self._work(begun, keeps, "all_gather", outputs, after)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -309,7 +310,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             keeps.append(places)
             parts = [(0, 0, *_memory(place)) for place in places]
         parts[root] = (*_memory(*self._given([tensor], keeps)), *parts[root][2:])
-        begun = self._comm.begin(t.GATHER, self._apart(parts, keeps), root=root)
+        begun = self._comm.begin(t.GATHER, self._apart(parts, keeps), root=root, dtype=_number_of(tensor.dtype))
         return self._work([begun], keeps, "gather", outputs, after)
 
     @through_host("out")
@@ -324,7 +325,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._check_multiple(output, tensor, "gather", writes_large=True)
             parts = [(0, 0, *part) for part in self._equal_parts(self._place(output, after, keeps))]
         parts[root] = (*_memory(*self._given([tensor], keeps)), *parts[root][2:])
-        begun = self._comm.begin(t.GATHER, self._apart(parts, keeps), root=root)
+        begun = self._comm.begin(t.GATHER, self._apart(parts, keeps), root=root, dtype=_number_of(tensor.dtype))
         return self._work([begun], keeps, "gather", [output], after)
 
     gather_into_tensor = gather_single
@@ -343,7 +344,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._check_own(tensor, inputs[0], "scatter")
             parts = [(*_memory(given), 0, 0) for given in self._given(inputs[0], keeps)]
         parts[root] = (*parts[root][:2], *_memory(self._place(tensor, after, keeps)))
-        begun = self._comm.begin(t.SCATTER, self._apart(parts, keeps), root=root)
+        begun = self._comm.begin(t.SCATTER, self._apart(parts, keeps), root=root, dtype=_number_of(tensor.dtype))
         return self._work([begun], keeps, "scatter", outputs, after)
 
     @through_host("out")
@@ -356,7 +357,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         places = self._places(outputs, after)
         keeps: "list[typing.Any]" = [places]
         parts = [(*_memory(given), *_memory(place)) for given, place in zip(self._given(inputs, keeps), places)]
-        begun = self._comm.begin(t.ALL_TO_ALL, self._apart(parts, keeps))
+        begun = self._comm.begin(t.ALL_TO_ALL, self._apart(parts, keeps), dtype=_number_of(inputs[0].dtype))
         return self._work([begun], keeps, "all_to_all", outputs, after)
 
     @through_host("out")
@@ -375,7 +376,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             raise InputError(f"rank {self.rank()}: all_to_all: its own part of the input has {given[self.rank()][1]} bytes, "
                              f"that of the output {places[self.rank()][1]}")
         parts = self._apart([(*sent, *place) for sent, place in zip(given, places)], keeps)
-        return self._work([self._comm.begin(t.ALL_TO_ALL, parts)], keeps, "all_to_all", [output], after)
+        begun = self._comm.begin(t.ALL_TO_ALL, parts, dtype=_number_of(tensor.dtype))
+        return self._work([begun], keeps, "all_to_all", [output], after)
 
     alltoall_base = all_to_all_single
 
@@ -651,6 +653,12 @@ def _alone(value: typing.Any) -> typing.Any:
 def _root(opts: typing.Any) -> int:
     """opts: PyTorch's, or the rank itself."""
     return opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+
+
+@functools.lru_cache(None)
+def _number_of(dtype: torch.dtype) -> int:
+    """For the members to compare, whose PyTorch may have other types besides."""
+    return zlib.crc32(str(dtype).encode()) % 233 + 1
 
 
 def _memory(tensor: torch.Tensor) -> "tuple[int, int]":

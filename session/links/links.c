@@ -110,8 +110,8 @@ enum { CALL_BITS = 4, ROOT_BITS = 16 };
 static uint32_t code_of_call(const ps_transfer_options *o)
 {
     const uint32_t call = o->call == PS_TRANSFER_RECV ? PS_TRANSFER_SEND : o->call;
-    const uint32_t how =
-        o->reduces ? (uint32_t)o->dtype << CALL_BITS | (uint32_t)o->op : 0;
+    const uint32_t how = o->reduces ? (uint32_t)o->dtype << CALL_BITS | (uint32_t)o->op
+                                    : (uint32_t)o->type_of_bytes;
     return ((uint32_t)o->root << 2 * CALL_BITS | how) << CALL_BITS | call;
 }
 

@@ -66,6 +66,7 @@ typedef struct ps_transfer_options {
     bool reduces, gathers;
     ps_dtype dtype;
     ps_reduce_op op;
+    uint8_t type_of_bytes; // of calls that do not reduce: members have to agree on it
 } ps_transfer_options;
 
 #endif

@@ -283,6 +283,17 @@ def odd_calls():
     ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1), process_group=alone)
     ddp.register_comm_hook(None, pstrain.comm_hook)
     refused(Exception, ["comm_hook", f"of 1 of the job's {SIZE} workers"], lambda: ddp(torch.ones(1, 2)).sum().backward())
+    for n in (3, 300000):  # as many bytes of another type
+        own = torch.ones(n, dtype=torch.int32 if RANK == SIZE - 1 else torch.float32)
+        work = dist.broadcast(own, 0, async_op=True)
+        if RANK == SIZE - 1:
+            refused(pstrain.PeerError, ["broadcast", "another type"], work.wait)
+        dist.barrier()
+        work = world.allgather([[torch.empty_like(own) for _ in range(SIZE)]], [own])
+        refused(pstrain.PeerError, ["all_gather", "another type"], work.wait)
+    own = torch.tensor([2], dtype=torch.bfloat16)  # a rank's own results go on
+    dist.broadcast(own, 0)
+    dist.all_gather([torch.empty_like(own) for _ in range(SIZE)], own)
     for n in (3, 300000):  # another size at each rank, another call at each rank
         work = dist.broadcast(torch.ones(n + RANK), 0, async_op=True)
         if RANK:
