@@ -8,6 +8,7 @@ import weakref
 import torch
 
 from . import _arguments, _checks, _cuda, _library, _state
+from ._defaults import NAMES
 from . import job as jobs
 from ._buffers import Buffers
 from ._hooks import Hooks
@@ -84,7 +85,7 @@ class Table:
             raise InputError(f"rank {rank}: one Optimizer is stepped by the servers, another one by PyTorch on each "
                              "rank, as every one with a float64 parameter: give all of a job the class of PyTorch's "
                              "(torch.optim.SGD), or, without float64, names that the servers have "
-                             f"({', '.join(_arguments.NAMES)})")
+                             f"({', '.join(NAMES)})")
         slots, self._words, self.sums = optimizer.slots(), words, optimizer.is_local
         self._check(slots)
         if number == 0:

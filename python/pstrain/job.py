@@ -15,6 +15,7 @@ import typing
 import weakref
 
 from . import _checks, _events, _library, _store, errors
+from ._defaults import DEFAULTS
 from ._reducer import Reducer
 from ._session import Session
 
@@ -277,10 +278,9 @@ def seconds(words: "list[str]", key: str) -> float:
 
 
 # Keys of jobs of layers. In a program its optimizer says them: they would be overridden without a word.
-_OPTIONS = ("lr", "momentum", "dampening", "nesterov", "betas", "alpha", "centered", "eps", "lr_decay",
-            "initial_accumulator_value", "weight_decay")
 _MENDS = {"optimizer.name": "name it where the program makes its optimizer",
-          **{f"optimizer.{option}": f"give {option}= where the program makes its optimizer" for option in _OPTIONS},
+          **{f"optimizer.{option}": f"give {option}= where the program makes its optimizer" for options in DEFAULTS.values()
+             for option in options},
           "optimizer.decay_bias_norm": "give biases and norms a parameter group with weight_decay=0",
           **{f"schedule.{name}": "take a scheduler of PyTorch's (torch.optim.lr_scheduler)" for name in ("name", "warmup")}}
 
