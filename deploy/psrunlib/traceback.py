@@ -35,7 +35,8 @@ class Traceback:
 
 
 def is_of_others(line):
-    return bool(OTHERS.search(line))
+    """Whether it says what others did, or did not do in time."""
+    return bool(OTHERS.search(line) or TIMED_OUT.search(line))
 
 
 def error_of(line):

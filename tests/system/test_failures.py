@@ -175,12 +175,13 @@ class Deaths(JobTest):
         server's words are all there is."""
         why = BEGUN + tell("failure", kind="ARG", passing=False, reason="worker 1 has ended")
         over = tell("failure", kind="PEER", passing=True, reason="the job is over")
-        words = f"{tell('exits')}; {over}; echo no such folder; echo 'pstrain.errors.PeerError: the job is over'"
-        for code, shown in ((3, "worker 1 ended with exit code 3\npsrun:   no such folder\n"),
-                            (0, "server 0 ended with exit code 1\npsrun:   worker 1 has ended\n")):
+        words = f"{tell('exits')}; {over}; echo no such folder; echo pstrain.errors"
+        for code, error, shown in ((3, "PeerError", "worker 1 ended with exit code 3\npsrun:   no such folder\n"),
+                                   (1, "TimeoutError", "worker 1 ended with exit code 1\npsrun:   no such folder\n"),
+                                   (0, "PeerError", "server 0 ended with exit code 1\npsrun:   worker 1 has ended\n")):
             with self.subTest(code=code):
                 said = self.first_cause(("server", 0, f"{why}; exit 1"), ("worker", 0, f"{over}; exit 1"),
-                                        ("worker", 1, f"{words}; exit {code}"))
+                                        ("worker", 1, f"{words}.{error}: not ended; exit {code}"))
                 self.assertTrue(said.startswith(shown), said)
 
     def test_psrun_names_who_has_ended_the_job(self):
