@@ -616,6 +616,7 @@ class Supervisor:
         own = late or not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
         if why and own:
             self.screen.say_in_red(f"psrun:   {why[:MOST_OF_REASON]}")
+            self._say_what_follows(cause, failed)
         elif not own and self.when_killed:
             by_kernel = "; if nobody killed it, memory was short (dmesg)" if cause.code == -signal.SIGKILL else ""
             self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")
@@ -623,6 +624,12 @@ class Supervisor:
         self.needs_logs = not own or not cause.errors or any(w.step for w in self.watched)
         if self.needs_logs or not self.drops_logs:
             self.screen.say(f"psrun: logs are in {self.logs_dir}")
+
+    def _say_what_follows(self, cause, failed):
+        """A program that has ended by itself may not have said why: a server knows when that was."""
+        servers = [w.last_error for w in failed if w.part.role == "server" and w.errors and cause.exits]
+        for error in [e for e in servers if e.kind != "PEER"][:1]:
+            self.screen.say_in_red(f"psrun:   {error.text[:MOST_OF_REASON]}")
 
     def _cause(self, failed):
         """The part that made the job fail. In this order: a part that a signal ended which was

@@ -176,7 +176,7 @@ class Deaths(JobTest):
         why = BEGUN + tell("failure", kind="ARG", passing=False, reason="worker 1 has ended")
         over = tell("failure", kind="PEER", passing=True, reason="the job is over")
         words = f"{tell('exits')}; {over}; echo no such folder; echo pstrain.errors"
-        for code, error, shown in ((3, "PeerError", "worker 1 ended with exit code 3\npsrun:   no such folder\n"),
+        for code, error, shown in ((3, "PeerError", "worker 1 ended with exit code 3\npsrun:   no such folder\npsrun:   worker 1 has ended\n"),
                                    (1, "TimeoutError", "worker 1 ended with exit code 1\npsrun:   no such folder\n"),
                                    (0, "PeerError", "server 0 ended with exit code 1\npsrun:   worker 1 has ended\n")):
             with self.subTest(code=code):
