@@ -3,7 +3,6 @@
  * (its sources are built with the real calls), shared memory and what shared libraries
  * take are not counted. */
 #include <errno.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +38,8 @@ static size_t place_of(const void *p)
 }
 _Static_assert(PLACES == 1 << (64 - 45), "place_of takes the first bits");
 
-static void *note(void *p, const void *by)
+/* bytes: as asked for. What malloc makes of them is not the same in each run. */
+static void *note(void *p, size_t bytes, const void *by)
 {
     const world_process *owner = world_running();
     if (!p || !owner || owner->index == 0) return p;
@@ -47,7 +47,7 @@ static void *note(void *p, const void *by)
     size_t i = place_of(p);
     while (blocks[i].at)
         i = (i + 1) % PLACES;
-    blocks[i] = (block){p, malloc_usable_size(p), by, owner->index};
+    blocks[i] = (block){p, bytes, by, owner->index};
     const int o = owner->index;
     used[o].bytes += blocks[i].bytes;
     if (used[o].peak < used[o].bytes) used[o].peak = used[o].bytes;
@@ -76,36 +76,36 @@ static void forget(const void *p)
 
 void *__wrap_malloc(size_t bytes)
 {
-    return note(__real_malloc(bytes), CALLER);
+    return note(__real_malloc(bytes), bytes, CALLER);
 }
 
 void *__wrap_calloc(size_t n, size_t bytes)
 {
-    return note(__real_calloc(n, bytes), CALLER);
+    return note(__real_calloc(n, bytes), n * bytes, CALLER);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
 {
-    return note(__real_aligned_alloc(alignment, bytes), CALLER);
+    return note(__real_aligned_alloc(alignment, bytes), bytes, CALLER);
 }
 
 int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes)
 {
     const int code = __real_posix_memalign(out, alignment, bytes);
-    if (code == 0) note(*out, CALLER);
+    if (code == 0) note(*out, bytes, CALLER);
     return code;
 }
 
 char *__wrap_strdup(const char *text)
 {
-    return note(__real_strdup(text), CALLER);
+    return note(__real_strdup(text), strlen(text) + 1, CALLER);
 }
 
 void *__wrap_realloc(void *p, size_t bytes)
 {
     void *now = __real_realloc(p, bytes);
     if (now) forget(p);
-    return note(now, CALLER);
+    return note(now, bytes, CALLER);
 }
 
 void __wrap_free(void *p)
