@@ -11,11 +11,12 @@
 #include "world_job.h"
 
 enum {
-    WORKERS_MOST = 3,
-    SERVERS_MORE = 1, // than the fewest, at most
-    MEMBERS_MOST = 9, // with those that come later
+    WORKERS_MOST = 3,  // of most jobs
+    SERVERS_MORE = 1,  // than the fewest, at most
+    MANY_SERVERS = 3,  // at least, in a job of many
+    MEMBERS_MOST = 12, // with those that come later
     EPOCHS = 3,
-    SAMPLES = 96, // as many batches for 1, 2 and 3 workers
+    SAMPLES = 96, // as many batches for 1, 2, 3, 4, 6 and 8 workers
     BATCH = 4,
     ELASTIC_STEPS = 60,
     STARTS_MOST = 12,
@@ -94,10 +95,16 @@ static bool has_buddies(void)
     return has_rows() && world_choice(22, 2) == 0;
 }
 
-/* One and two, or, with buddies, two and three. */
+static bool has_many_members(void)
+{
+    return world_train_subject(T.kind) == WORLD_FIXED && !has_rows() &&
+           world_choice(26, 6) == 0;
+}
+
+/* One and two; with buddies two and three; of many three and four. */
 static int fewest_servers(void)
 {
-    return has_buddies() ? 2 : 1;
+    return has_many_members() ? MANY_SERVERS : has_buddies() ? 2 : 1;
 }
 
 static int other_servers(void)
@@ -211,6 +218,7 @@ static void choose_job(void)
     set("data.batch=%d", BATCH);
     set("train.epochs=%d", EPOCHS);
     T.workers = 1 + (int)world_choice(1, WORKERS_MOST);
+    if (has_many_members()) T.workers = 2 + 2 * T.workers;
     T.servers = fewest_servers() + (int)world_choice(2, 1 + SERVERS_MORE);
     set("%s", optimizers[world_choice(3, 3)]);
     set("%s", codecs[world_choice(4, 6)]);
@@ -218,7 +226,7 @@ static void choose_job(void)
     set("%s", clips[world_choice(6, 2)]);
     // A replay has the same bits with other servers.
     const bool others = T.record.path && servers_may_change();
-    set("%s", shards[world_choice(7, 2) ^ others]);
+    set("%s", shards[has_many_members() ? 0 : world_choice(7, 2) ^ others]);
     if (others) T.servers = other_servers();
     if (world_choice(14, 2) == 0) set("recovery.share=0.5"); // snapshots in memory
     set("net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
