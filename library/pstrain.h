@@ -351,7 +351,8 @@ PSTRAIN_API int pstrain_begin(pstrain_session *s, uint64_t *step);
 /* The same for a step of one of the program's optimizers (pstrain_group.optimizer), for
  * programs that step them in turn (GANs). Parameters of the others must not be pushed:
  * they are left as they are, the step does not count for them, and nothing of them
- * travels. Blocks until their weights of the step before are here. All ranks begin steps
+ * travels. Blocks until their weights of the step before are here, and, as pstrain_begin
+ * after it, those of parameters that the step before has left out. All ranks begin steps
  * of the same optimizers in the same order: PEER names those that do not. Since 0.4. */
 PSTRAIN_API int pstrain_begin_of(pstrain_session *s, int optimizer, uint64_t *step);
 

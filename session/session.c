@@ -27,6 +27,7 @@ struct ps_session {
     int rank, world_size, n_servers;
     ps_job_start start;
     uint64_t next_step;
+    uint32_t step_of;           // whose step the last one was
     uint64_t end_step;          // none begins from here on
     int fewest;                 // workers, of an elastic job; 0: their number is fixed
     const ps_exchange_ops *ops; // of the exchange
@@ -321,6 +322,27 @@ static void session_set_rates(ps_session *s, uint64_t step)
     s->cut = false;
 }
 
+static bool session_is_idle(const ps_session *s, int tensor, uint32_t step_of)
+{
+    return step_of != PS_STEP_OF_ALL &&
+           (uint32_t)s->o.table->tensors[tensor].owner + 1 != step_of;
+}
+
+/* Nobody waits for tensors that the last step has left out, but a chunk is pushed once its
+ * push before is answered. */
+static ps_err session_wait_for_idle(ps_session *s)
+{
+    const int n = s->o.table->n_tensors;
+    for (int i = 0, first = 0; i < n; first = i) {
+        while (i < n && session_is_idle(s, i, s->step_of))
+            i++;
+        if (i > first) PS_TRY(ps_session_wait(s, first, i - first));
+        while (i < n && !session_is_idle(s, i, s->step_of))
+            i++;
+    }
+    return PS_OK;
+}
+
 static ps_err session_begin(ps_session *s, uint64_t step, uint32_t step_of)
 {
     PS_TRY(ps_life_expect(s->life, PS_IN_STARTED, "ps_session_begin"));
@@ -333,6 +355,8 @@ static ps_err session_begin(ps_session *s, uint64_t step, uint32_t step_of)
                           step, s->start.total_steps);
     if (s->cut) session_set_rates(s, step);
     PS_TRY(ps_exchange_begin(s->exchange, step));
+    PS_TRY(session_wait_for_idle(s));
+    s->step_of = step_of;
     const ps_exchange_ops *ops = s->exchange->ops; // a follower has others than s->ops
     if (ops->set_step_of) ops->set_step_of(s->exchange, step_of);
     return PS_OK;
@@ -341,12 +365,6 @@ static ps_err session_begin(ps_session *s, uint64_t step, uint32_t step_of)
 ps_err ps_session_begin(ps_session *s, uint64_t step)
 {
     return session_begin(s, step, PS_STEP_OF_ALL);
-}
-
-static bool session_is_idle(const ps_session *s, int tensor, uint32_t step_of)
-{
-    return step_of != PS_STEP_OF_ALL &&
-           (uint32_t)s->o.table->tensors[tensor].owner + 1 != step_of;
 }
 
 /* Tensors [first, first + n) have no gradient in the step. */

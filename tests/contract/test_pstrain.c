@@ -193,6 +193,60 @@ TEST(test_groups)
 #endif
 }
 
+/* --- optimizers in turn ------------------------------------------------------------ */
+
+enum { TURNS = 2 * STEPS };
+
+static int check_turns(rig_worker *w, uint64_t steps)
+{
+    for (int t = 0; t < N_PARAMS; t++)
+        for (uint64_t i = 0; i < counts[t]; i++) {
+            float want = (float)(i % 64);
+            for (uint64_t k = (uint64_t)group_of[t]; k < steps; k += 2)
+                for (int r = 0; r < w->rig->workers; r++)
+                    want -= 0.25f * gradient(r, k, i);
+            if (param(w->s, t)[i] != want) return PSTRAIN_ERR_INTERNAL;
+        }
+    return 0;
+}
+
+/* Of the parameters that a step leaves out nothing is pushed, and nobody waits for them. */
+static int take_turns(rig_worker *w)
+{
+    const char *const settings[] = {"optimizer.name=sgd", "exchange.chunk=4096"};
+    const pstrain_group groups[2] = {{.lr = 0.25}, {.lr = 0.25, .optimizer = 1}};
+    pstrain_table table = table_of(settings, 2);
+    table.tensors = grouped;
+    table.groups = groups;
+    table.n_groups = 2;
+    table.group_size = sizeof *groups;
+    RIG_TRY(pstrain_open(w->s, &table));
+    first_weights(w);
+    RIG_TRY(pstrain_start(w->s));
+    for (uint64_t step = 0; step < TURNS; step++) {
+        const int turn = (int)step % 2;
+        RIG_TRY(turn ? 0 : pstrain_wait(w->s, 0, N_PARAMS));
+        RIG_TRY(turn ? 0 : check_turns(w, step));
+        RIG_TRY(pstrain_begin_of(w->s, turn, NULL));
+        for (int t = turn; t < (turn ? N_PARAMS : 1); t++)
+            RIG_TRY(push_double(w, t, step));
+        RIG_TRY(pstrain_finish(w->s));
+    }
+    RIG_TRY(pstrain_drain(w->s));
+    RIG_TRY(check_turns(w, TURNS));
+    return pstrain_close(w->s);
+}
+
+TEST(test_optimizers_in_turn)
+{
+    static const char *const no_shm[] = {"exchange.shm=off"};
+    rig_job(2, 1, take_turns);
+    rig_job(2, 2, take_turns);
+    rig_job(2, 2, take_turns, .settings = no_shm, .n_settings = 1);
+    rig_job(1, 2, take_turns, .settings = two_levels, .n_settings = 1);
+    rig_job(0, 1, take_turns);
+}
+
 /* --- sums -------------------------------------------------------------------------- */
 
 typedef struct sums {
