@@ -54,7 +54,7 @@ class Verify(JobTest):
 
     def test_weights_that_are_no_numbers_are_not_within_it(self):
         from psrunlib import verify
-        two = [{"w": ("F32", struct.pack("<2f", 1, x))} for x in (2, float("nan"))]
+        two = [{"w": ("F32", struct.pack("<2f", 1, x), [2])} for x in (2, float("nan"))]
         code, text = verify.verdict(3, 20, *verify.compare(*two))
         self.assertEqual(code, 1)
         self.assertIn("NOT within the bound", text)

@@ -108,7 +108,7 @@ def collectives():
     dist.broadcast_object_list(thing, 0)
     assert thing == [{"from": 0}], thing
     dist.barrier()
-    for wrong in (torch.ones(3, 4).t(), torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")):
+    for wrong in (torch.ones(3, 1).expand(3, 4), torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")):
         try:
             dist.group.WORLD.allreduce([wrong])
             raise AssertionError(f"{wrong} was taken")

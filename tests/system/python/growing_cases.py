@@ -17,7 +17,7 @@ def loss_of(model, step):
 
 
 def make_step(model, optimizer, step, theirs=False):
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=True)
     loss_of(model, step).backward()
     if theirs:
         for p in model.parameters():
