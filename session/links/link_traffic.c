@@ -19,9 +19,16 @@ typedef struct link_message {
     struct link_message *next;
 } link_message;
 
+/* Instead of a message of a call that was refused. */
+typedef struct link_notice {
+    ps_link_head head; // of no bytes
+    struct link_notice *next;
+} link_notice;
+
 typedef struct link_end {
     ps_link *link; // NULL: this worker itself
     ps_flow *sends;
+    link_notice *notices; // owned; they go before the sends
     link_message *messages; // in the order in which they began
     uint64_t n_sent;        // messages
 } link_end;
@@ -119,8 +126,21 @@ static ps_flow *sendable(const link_end *end, uint32_t *bytes)
     return first;
 }
 
+static ps_err send_notices(link_end *end, bool *moved)
+{
+    for (link_notice *n; (n = end->notices) && end->link->ops->room(end->link, 0);) {
+        n->head.message = ++end->n_sent;
+        PS_TRY(end->link->ops->put(end->link, &n->head));
+        end->notices = n->next;
+        free(n);
+        *moved = true;
+    }
+    return PS_OK;
+}
+
 static ps_err send_pieces(ps_traffic *t, link_end *end, bool *moved)
 {
+    PS_TRY(send_notices(end, moved));
     for (int i = 0; i < TURN_PIECES; i++) {
         uint32_t n = 0;
         ps_flow *f = sendable(end, &n);
@@ -335,6 +355,26 @@ ps_err ps_traffic_rest(ps_traffic *t)
 
 /* ---- start and end ---- */
 
+ps_err ps_traffic_tell(ps_traffic *t, const ps_flow *f)
+{
+    link_notice *notice, **at = &t->ends[f->rank].notices;
+    PS_TRY(PS_NEW(&notice, 1, "a message"));
+    notice->head = (ps_link_head){
+        .comm = f->comm, .tag = f->tag, .call = f->call, .key = f->key};
+    while (*at)
+        at = &(*at)->next;
+    *at = notice;
+    return PS_OK;
+}
+
+ps_err ps_traffic_tell_unsent(ps_traffic *t, const void *of)
+{
+    for (int r = 0; r < t->n; r++)
+        for (const ps_flow *f = t->ends[r].sends; f; f = f->next)
+            if (f->of == of && f->moved == 0) PS_TRY(ps_traffic_tell(t, f));
+    return PS_OK;
+}
+
 void ps_traffic_forget(ps_traffic *t, const void *of)
 {
     flow_forget(&t->posted, of);
@@ -371,6 +411,10 @@ void ps_traffic_destroy(ps_traffic **pointer)
         link_end *end = &t->ends[r];
         while (end->messages)
             message_remove(end, end->messages);
+        for (link_notice *n = end->notices, *next; n; n = next) {
+            next = n->next;
+            free(n);
+        }
         if (end->link) end->link->ops->destroy(end->link);
     }
     free(t->ends);

@@ -60,6 +60,11 @@ void ps_traffic_receive(ps_traffic *t, ps_flow *f);
 /* Once all flows of a communicator's call are posted: asks of what has come for it
  * before, and is still there, whether it is unwanted. */
 void ps_traffic_look(ps_traffic *t, uint64_t comm, uint64_t tag, uint32_t point_to_point);
+/* Sends a message of no bytes in the place of the flow's: its receiver sees which call it
+ * is of. NOMEM. */
+ps_err ps_traffic_tell(ps_traffic *t, const ps_flow *f);
+/* The same for what the owner was to send and of which nothing has gone yet. */
+ps_err ps_traffic_tell_unsent(ps_traffic *t, const void *of);
 /* Forgets the flows of an owner; what comes for them is dropped. */
 void ps_traffic_forget(ps_traffic *t, const void *of);
 

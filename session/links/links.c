@@ -170,9 +170,58 @@ static ps_err calls_differ(const ps_links *l, ps_err code, int rank, uint32_t ca
                       takes, differs);
 }
 
+/* Whether there is a message from one member to another though it has no bytes: the two
+ * may not agree on that. Where there is none, nobody would tell who gives what nobody
+ * takes. */
+static bool transfer_sends_nothing(const ps_transfer_options *o, int from, int to)
+{
+    switch (o->call) {
+    case PS_TRANSFER_ALL_TO_ALL:
+    case PS_TRANSFER_ALL_GATHER:
+        return true;
+    case PS_TRANSFER_BROADCAST:
+    case PS_TRANSFER_SCATTER:
+        return from == o->root;
+    case PS_TRANSFER_GATHER:
+        return to == o->root;
+    default:
+        return false;
+    }
+}
+
+static bool transfer_has_posted(const ps_transfer *t, int member)
+{
+    for (int i = 0; i < t->n_flows; i++)
+        if (t->flows[i].member == member) return true;
+    return false;
+}
+
+/* Nothing more of the call is sent, so the others are told which one it was: else they
+ * would wait for it. */
+static ps_err transfer_tell(ps_links *l, const ps_transfer *t)
+{
+    const int self = t->comm->self;
+    PS_TRY(ps_traffic_tell_unsent(l->traffic, t));
+    for (int i = 0; i < t->comm->n; i++) {
+        const ps_flow f = {.rank = t->comm->ranks[i],
+                           .comm = t->comm->number,
+                           .tag = t->tag,
+                           .key = KEY_FIRST,
+                           .call = code_of_call(&t->o)};
+        if (i != self && !transfer_has_posted(t, i) &&
+            (t->parts[i].send_bytes || transfer_sends_nothing(&t->o, self, i)))
+            PS_TRY(ps_traffic_tell(l->traffic, &f));
+    }
+    return PS_OK;
+}
+
 static void transfer_refused(ps_links *l, ps_transfer *t, ps_err err)
 {
-    if (t->o.call > PS_TRANSFER_RECV) t->comm->begun->refused = true;
+    if (t->o.call > PS_TRANSFER_RECV) {
+        t->comm->begun->refused = true;
+        const ps_err_saved why = ps_err_save(err);
+        err = transfer_tell(l, t) == PS_OK ? ps_err_restore(&why) : PS_ERR_NOMEM;
+    }
     l->refused = t;
     transfer_over(l, t, err);
 }
@@ -329,25 +378,6 @@ static void post_send(ps_transfer *t, ps_flow *f, const uint64_t *ready)
 {
     f->ready = ready;
     ps_traffic_send(t->links->traffic, f);
-}
-
-/* Whether there is a message from one member to another though it has no bytes: the two
- * may not agree on that. Where there is none, nobody would tell who gives what nobody
- * takes. */
-static bool transfer_sends_nothing(const ps_transfer_options *o, int from, int to)
-{
-    switch (o->call) {
-    case PS_TRANSFER_ALL_TO_ALL:
-    case PS_TRANSFER_ALL_GATHER:
-        return true;
-    case PS_TRANSFER_BROADCAST:
-    case PS_TRANSFER_SCATTER:
-        return from == o->root;
-    case PS_TRANSFER_GATHER:
-        return to == o->root;
-    default:
-        return false;
-    }
 }
 
 /* With another member. */
