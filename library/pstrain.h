@@ -344,8 +344,8 @@ PSTRAIN_API int pstrain_set_groups(pstrain_session *s, const pstrain_group *grou
 /* The same, where only the rate of all groups changes. */
 PSTRAIN_API int pstrain_set_lr(pstrain_session *s, double lr);
 
-/* Begins the next step. Does not block. *step (may be NULL): its number; 0 is a new job's
- * first. */
+/* Begins the next step. Does not block, but after pstrain_begin_of, as that says. *step
+ * (may be NULL): its number; 0 is a new job's first. */
 PSTRAIN_API int pstrain_begin(pstrain_session *s, uint64_t *step);
 
 /* The same for a step of one of the program's optimizers (pstrain_group.optimizer), for

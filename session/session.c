@@ -328,18 +328,25 @@ static bool session_is_idle(const ps_session *s, int tensor, uint32_t step_of)
            (uint32_t)s->o.table->tensors[tensor].owner + 1 != step_of;
 }
 
+/* The first tensors from *end on that such a step leaves out: [*first, *end). */
+static bool session_next_idle(const ps_session *s, uint32_t step_of, int *first, int *end)
+{
+    const int n = s->o.table->n_tensors;
+    *first = *end;
+    while (*first < n && !session_is_idle(s, *first, step_of))
+        ++*first;
+    *end = *first;
+    while (*end < n && session_is_idle(s, *end, step_of))
+        ++*end;
+    return *end > *first;
+}
+
 /* Nobody waits for tensors that the last step has left out, but a chunk is pushed once its
  * push before is answered. */
 static ps_err session_wait_for_idle(ps_session *s)
 {
-    const int n = s->o.table->n_tensors;
-    for (int i = 0, first = 0; i < n; first = i) {
-        while (i < n && session_is_idle(s, i, s->step_of))
-            i++;
-        if (i > first) PS_TRY(ps_session_wait(s, first, i - first));
-        while (i < n && !session_is_idle(s, i, s->step_of))
-            i++;
-    }
+    for (int first, end = 0; session_next_idle(s, s->step_of, &first, &end);)
+        PS_TRY(ps_session_wait(s, first, end - first));
     return PS_OK;
 }
 
@@ -383,13 +390,8 @@ static ps_err session_leave_out(ps_session *s, int first, int n)
 ps_err ps_session_begin_of(ps_session *s, uint64_t step, uint32_t step_of)
 {
     PS_TRY(session_begin(s, step, step_of));
-    for (int i = 0, first = 0; i < s->o.table->n_tensors; first = i) {
-        while (i < s->o.table->n_tensors && session_is_idle(s, i, step_of))
-            i++;
-        if (i > first) PS_TRY(session_leave_out(s, first, i - first));
-        while (i < s->o.table->n_tensors && !session_is_idle(s, i, step_of))
-            i++;
-    }
+    for (int first, end = 0; session_next_idle(s, step_of, &first, &end);)
+        PS_TRY(session_leave_out(s, first, end - first));
     return PS_OK;
 }
 

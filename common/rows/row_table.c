@@ -591,7 +591,7 @@ static bool table_is_old(const ps_row_table *table, const ps_row_entry *e)
     return !(e->slot & (PS_ROW_CANDIDATE | PS_ROW_COLD)) && e->version <= table->began[0];
 }
 
-/* Moves the hand on until it has found some, or has looked at so many entries. */
+/* Moves the hand on until it has found old rows, or has looked at *looks entries. */
 static ps_err table_look_for_old(ps_row_table *table, uint32_t version, uint64_t *looks)
 {
     while (table->old.n == 0 && *looks > 0) {

@@ -439,7 +439,8 @@ class Optimizer(torch.optim.Optimizer):
                                  "unfreeze it after step()")
 
     def zero_grad(self, set_to_none: bool = _arguments.TORCH >= (2,)) -> None:
-        """As torch.optim's: PyTorch 1 sets them to zeros by default, with which unused parameters are stepped. Gradients of rows on the servers are dropped, too; a module's zero_grad() leaves these."""
+        """As torch.optim's: PyTorch 1 sets them to zeros by default, with which unused parameters are stepped. Gradients of
+        rows on the servers are dropped, too; a module's zero_grad() leaves these."""
         if self.views and not set_to_none:
             self.synchronize()  # until then gradients are being sent
         super().zero_grad(set_to_none)

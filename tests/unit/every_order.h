@@ -11,7 +11,7 @@ typedef struct path {
     int choice[CHOICES], among[CHOICES], n;
 } path;
 
-/* What is next at a place, of so many: the first one where the path ends too soon. */
+/* Which of `among` comes next at a place; behind the path's end the first one. */
 static inline int path_pick(path *p, int at, int among)
 {
     assert_true(at < CHOICES);
