@@ -76,10 +76,12 @@ PS_ARITH void ps_k_batchnorm_stats_done(const ps_k_batchnorm_stats *k, uint32_t 
     k->running_var[c] = ps_batchnorm_running(k->running_var[c], unbiased, k->momentum);
 }
 
-/* Images (n, C, plane), wide. weight and bias may be NULL: 1 and 0. */
+/* Images (n, C, plane), wide. weight and bias may be NULL: 1 and 0. other.at, if not
+ * NULL: what is added to the outputs (ps_k_sum), which are rounded to `format` first. */
 typedef struct ps_k_batchnorm {
     uint32_t count;
-    ps_values x, y;
+    ps_values x, y, other;
+    ps_format format;
     const float *mean, *inv, *weight, *bias;
     ps_divisor plane, channels;
     bool relu;
@@ -91,14 +93,16 @@ PS_ARITH void ps_k_batchnorm_at(const ps_k_batchnorm *k, uint32_t i)
     const ps_wide_channels c = ps_wide_channels_of(first, k->plane, k->channels);
     float v[PS_WIDE], mean[PS_WIDE], inv[PS_WIDE];
     float weight[PS_WIDE] = {1.0f, 1.0f, 1.0f, 1.0f};
-    float bias[PS_WIDE] = {0.0f, 0.0f, 0.0f, 0.0f};
+    float bias[PS_WIDE] = {0.0f, 0.0f, 0.0f, 0.0f}, other[PS_WIDE];
     ps_get_some(k->x, first, k->count, v);
+    if (k->other.at) ps_get_some(k->other, first, k->count, other);
     ps_get_channels(k->mean, &c, mean);
     ps_get_channels(k->inv, &c, inv);
     if (k->weight) ps_get_channels(k->weight, &c, weight);
     if (k->bias) ps_get_channels(k->bias, &c, bias);
     for (int j = 0; j < PS_WIDE; j++) {
         v[j] = ps_batchnorm_value(v[j], mean[j], inv[j], weight[j], bias[j]);
+        if (k->other.at) v[j] = ps_rounded(v[j], k->format) + other[j];
         if (k->relu) v[j] = ps_relu(v[j]);
     }
     ps_set_some(k->y, first, k->count, v, false);

@@ -52,13 +52,16 @@ static ps_err norm_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     const ps_cuda_plan *p = r->plan;
     const ps_layer *l = s->node->layer;
     const ps_cuda_value *in = ps_cuda_input_of(r, s, 0), *out = ps_cuda_output_of(r, s);
+    const ps_model_node *last = s->adds ? s->node + 1 : s->node;
+    ps_values other = {0};
+    if (s->adds) other = p->values[last->in[last->in[0] == s->node->out]].at;
     PS_TRY(norm_stats(r, s));
-    return PS_LAUNCH_WIDE(p->gpu, batchnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s),
-                          .x = in->at, .mean = s->mean, .inv = s->inv,
-                          .weight = ps_cuda_param(p, l->weight),
-                          .bias = ps_cuda_param(p, l->bias), .y = out->at,
-                          .plane = ps_divisor_of(ps_cuda_inner(in)),
-                          .channels = ps_divisor_of(in->channels), .relu = s->node->relu);
+    return PS_LAUNCH_WIDE(
+        p->gpu, batchnorm, ps_cuda_count(r, in), PS_CUDA_NAME(s), .x = in->at,
+        .other = other, .format = out->at.format, .mean = s->mean, .inv = s->inv,
+        .weight = ps_cuda_param(p, l->weight), .bias = ps_cuda_param(p, l->bias),
+        .y = p->values[last->out].at, .plane = ps_divisor_of(ps_cuda_inner(in)),
+        .channels = ps_divisor_of(in->channels), .relu = last->relu);
 }
 
 /* y.at NULL: no relu. *rows: where the parts of the channels' sums are. */
@@ -406,6 +409,7 @@ ps_err ps_cuda_layer_forward(const ps_cuda_pass *r, const ps_cuda_step *s)
     case PS_LAYER_FLATTEN:
         return cuda_layer_flatten(r, s, in->at, out->at, false, false);
     case PS_LAYER_ADD:
+        if (s->added) return PS_OK;
         return PS_LAUNCH_WIDE(gpu, sum, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                               .a = in->at, .b = ps_cuda_input_of(r, s, 1)->at,
                               .y = out->at, .relu = s->node->relu);
@@ -425,11 +429,12 @@ static ps_err add_backward(const ps_cuda_pass *r, const ps_cuda_step *s)
 {
     const ps_cuda_value *out = ps_cuda_output_of(r, s);
     bool relu = s->node->relu && !s->node->relu_by_pool;
+    const ps_values second =
+        s->same_grads ? (ps_values){0} : ps_cuda_input_of(r, s, 1)->grad;
     return PS_LAUNCH_WIDE(r->plan->gpu, sum_grad, ps_cuda_count(r, out), PS_CUDA_NAME(s),
                           .y = relu ? out->at : (ps_values){0}, .dy = out->grad,
-                          .a = ps_cuda_input_of(r, s, 0)->grad,
-                          .b = ps_cuda_input_of(r, s, 1)->grad, .add_a = s->add[0],
-                          .add_b = s->add[1]);
+                          .a = ps_cuda_input_of(r, s, 0)->grad, .b = second,
+                          .add_a = s->add[0], .add_b = s->add[1]);
 }
 
 /* Whether the node's only reader is a dropout, which then applies the gradient of its

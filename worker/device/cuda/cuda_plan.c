@@ -157,14 +157,30 @@ static bool is_view(const ps_cuda_plan *p, const ps_model_node *node)
            !ps_cuda_flatten_turns(in);
 }
 
+/* ps_cuda_step.adds */
+static bool norm_adds(const ps_model_graph *g, int node)
+{
+    const ps_model_node *norm = &g->nodes[node], *next = norm + 1;
+    const ps_model_edge *out = &g->edges[norm->out];
+    return norm->layer->kind == PS_LAYER_BATCH_NORM2D && !norm->relu &&
+           out->n_readers == 1 && out->last_reader == node + 1 && node + 1 < g->n_nodes &&
+           next->layer->kind == PS_LAYER_ADD && next->in[0] != next->in[1];
+}
+
 /* Takes the output's slot. A view uses its input's slot, which then stays taken. */
 static ps_err plan_output(ps_cuda_plan *p, int node)
 {
     const ps_model_node *n = &p->graph->nodes[node];
     int *slot = &p->values[n->out].slot;
     p->steps[node].view = is_view(p, n);
+    p->steps[node].adds = norm_adds(p->graph, node);
+    p->steps[node].added = node > 0 && p->steps[node - 1].adds;
     if (p->steps[node].view)
         *slot = p->values[n->in[0]].slot;
+    else if (p->steps[node].added)
+        *slot = p->values[n[-1].out].slot;
+    else if (p->steps[node].adds)
+        PS_TRY(ps_memory_plan_take(&p->memory, cuda_plan_value_bytes(p, n[1].out), slot));
     else
         PS_TRY(ps_memory_plan_take(&p->memory, cuda_plan_value_bytes(p, n->out), slot));
     return plan_step(p, node);
@@ -182,6 +198,8 @@ static ps_err plan_forward(ps_cuda_plan *p)
         bool keep = p->options->training || p->steps[i].view;
         for (int k = 0; k < node->n_in && !keep; k++) {
             bool twice = k == 1 && node->in[1] == node->in[0];
+            if (p->steps[i].added && node->in[k] == node[-1].out)
+                continue; // the output's
             if (g->edges[node->in[k]].last_reader == i && !twice)
                 ps_memory_plan_give(&p->memory, p->values[node->in[k]].slot);
         }
@@ -196,6 +214,25 @@ static ps_err plan_gradient(ps_cuda_plan *p, int edge, bool *has_part)
     *has_part = v->grad_slot != PS_NO_SLOT;
     if (*has_part || !p->graph->edges[edge].needs_grad) return PS_OK;
     return ps_memory_plan_take(&p->memory, cuda_plan_value_bytes(p, edge), &v->grad_slot);
+}
+
+/* The gradients of a sum's inputs are equal, and the norm that comes next needs its own
+ * no longer than until then. So it takes that of the other input, unless something is in
+ * there already, or the norm's own input is that one. */
+static ps_err plan_sum_gradients(ps_cuda_plan *p, int node)
+{
+    const ps_model_node *sum = &p->graph->nodes[node], *norm = sum - 1;
+    const int k = sum->in[0] == norm->out, other = sum->in[k];
+    ps_cuda_value *mine = &p->values[norm->out], *theirs = &p->values[other];
+    bool part;
+    PS_TRY(plan_gradient(p, other, &p->steps[node].add[k]));
+    p->steps[node].same_grads = theirs->grad_slot != PS_NO_SLOT &&
+                                !p->steps[node].add[k] && other != norm->in[0] &&
+                                mine->grad.format == theirs->grad.format &&
+                                p->graph->edges[norm->out].needs_grad;
+    if (!p->steps[node].same_grads) return plan_gradient(p, norm->out, &part);
+    mine->grad_slot = theirs->grad_slot;
+    return PS_OK;
 }
 
 /* Walks in the order of the backward pass: slots that a step no longer needs are free for
@@ -214,11 +251,14 @@ static ps_err cuda_plan_backward(ps_cuda_plan *p)
             p->values[node->in[0]].grad_slot = out->grad_slot;
             continue;
         }
-        for (int k = 0; k < node->n_in; k++)
+        if (p->steps[i].added) PS_TRY(plan_sum_gradients(p, i));
+        for (int k = 0; k < node->n_in && !p->steps[i].added; k++)
             PS_TRY(plan_gradient(p, node->in[k], &p->steps[i].add[k]));
-        ps_memory_plan_give(&p->memory, out->grad_slot);
+        const bool shares = p->steps[i].adds; // with the sum, which has given it back
+        if (!shares || !p->steps[i + 1].same_grads)
+            ps_memory_plan_give(&p->memory, out->grad_slot);
         // the caller may read the outputs after the pass
-        if (node->out != g->output) ps_memory_plan_give(&p->memory, out->slot);
+        if (node->out != g->output && !shares) ps_memory_plan_give(&p->memory, out->slot);
     }
     return PS_OK;
 }

@@ -43,8 +43,13 @@ static inline bool ps_cuda_flatten_turns(const ps_cuda_value *v)
 
 typedef struct ps_cuda_step {
     const ps_model_node *node;
-    bool add[2];       // backward: add to the input's gradient
-    bool view;         // FLATTEN: the output shares the input's memory
+    bool add[2]; // backward: add to the input's gradient
+    bool view;   // FLATTEN: the output shares the input's memory
+    /* BATCH_NORM2D: the next step adds another value to the output, which nobody else
+     * reads. One kernel does both, in this step; the outputs of both share memory. */
+    bool adds;
+    bool added;        // ADD: the step before does so
+    bool same_grads;   // ADD, then: the inputs' gradients share memory
     int64_t slice;     // CONV2D: samples whose columns are made at a time
     ps_planes planes;  // CONV2D and pooling
     uint8_t *place;    // MAX_POOL2D
