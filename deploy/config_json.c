@@ -12,6 +12,8 @@
  *
  * ps-config-json --job CONFIG [key=value ...]: the same of a job that begins: what would
  * end its processes as they start is an error, so that it is found before there are any.
+ * "gpu_shards": what server.shards is to be where all of the job is on this machine, with
+ * its workers on GPUs; 0: the servers choose.
  *
  * ps-config-json --program [key=value ...]: of a job whose workers are a program, the
  * settings that it is given, and those that the servers are. One that nobody takes is an
@@ -26,6 +28,7 @@
 #include "chunk_codec.h"
 #include "model_spec.h"
 #include "printable.h"
+#include "procstat.h"
 #include "program_settings.h"
 #include "value_json.h"
 
@@ -115,6 +118,17 @@ static ps_err job_check(const ps_config *cfg, const ps_model_spec *spec)
     return job_check_plan(cfg, spec);
 }
 
+/* Of train.device auto nobody knows before the workers do. */
+static uint32_t job_gpu_shards(const ps_config *cfg, const ps_tensor_table *table)
+{
+    if (cfg->exchange.name != PS_EXCHANGE_PS || cfg->server.shards > 0 ||
+        cfg->train.device.kind != PS_DEVICE_CUDA || cfg->job.servers < 1)
+        return 0;
+    return ps_plan_shards_beside_gpus(table, (uint32_t)cfg->job.servers,
+                                      (uint32_t)cfg->job.most_workers,
+                                      ps_process_cores());
+}
+
 /* begins: the job does. */
 static ps_err print_job(const ps_config *cfg, bool begins)
 {
@@ -136,6 +150,9 @@ static ps_err print_job(const ps_config *cfg, bool begins)
                   "n_params", (json_int_t)spec.table.n_params, "tensors",
                   tensors_json(spec.table.tensors, spec.table.n_tensors), "buffers",
                   tensors_json(spec.table.buffers, spec.table.n_buffers));
+    if (job && begins)
+        json_object_set_new(job, "gpu_shards",
+                            json_integer(sized ? job_gpu_shards(cfg, &spec.table) : 0));
     err = !job && !ps_utf8_is_valid(cfg->file)
               ? ps_err_set(PS_ERR_CONFIG,
                            "the path of the configuration is not UTF-8: rename its "

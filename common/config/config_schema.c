@@ -363,7 +363,8 @@ const ps_config_key ps_config_keys[] = {
 
     INT("server.shards", server.shards, JOB, FREE, 0, 256, "auto",
         "shard threads per server process; auto: on one host (MASTER_ADDR 127.0.0.1) one for "
-        "each 8 MiB, as far as the cores suffice, else 1"),
+        "each 8 MiB (by psrun with train.device cuda each MiB), as far as the cores "
+        "suffice, else 1"),
     DOUBLES("server.share", server.share, JOB, FREE, 1e-6, 1e6, "[]",
             "a number per server: their parts of the parameters are in this ratio; empty: "
             "equal parts"),

@@ -468,17 +468,36 @@ ps_err ps_plan_init(ps_plan *plan, const ps_tensor_table *table, ps_chunk_size s
     return make_for(plan, table, size, equal);
 }
 
+enum { SHARD_BYTES = 8 << 20, SHARD_BYTES_BESIDE_GPUS = 1 << 20 };
+
+static uint32_t plan_shards_of(const ps_tensor_table *table, uint32_t n_servers,
+                               uint64_t shard_bytes, int64_t cores)
+{
+    enum { MOST = 16 };
+    const int64_t parts =
+        (int64_t)(table->arena_count * sizeof(float) / n_servers / shard_bytes);
+    const int64_t each = cores / (int64_t)n_servers;
+    const int64_t n = parts < each ? parts : each;
+    return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
+}
+
 uint32_t ps_plan_shards_per_server(const ps_config_server *config,
                                    const ps_tensor_table *table, ps_chunk_size size,
                                    uint32_t n_servers)
 {
-    enum { SHARD_BYTES = 8 << 20, MOST = 16 };
     if (config->shards > 0) return (uint32_t)config->shards;
     if (!size.one_host || n_servers == 0) return 1;
-    const long cores = ps_machine_cores() / (long)n_servers;
-    const uint64_t parts = table->arena_count * 4 / n_servers / SHARD_BYTES;
-    const uint64_t n = parts < (uint64_t)cores ? parts : (uint64_t)cores;
-    return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
+    return plan_shards_of(table, n_servers, SHARD_BYTES, ps_machine_cores());
+}
+
+uint32_t ps_plan_shards_beside_gpus(const ps_tensor_table *table, uint32_t n_servers,
+                                    uint32_t n_workers, int cores)
+{
+    enum { THREADS = 2 }; // of a worker: passes, communication
+    const int64_t rest = cores - (int64_t)THREADS * n_workers;
+    const uint32_t few = plan_shards_of(table, n_servers, SHARD_BYTES, cores);
+    const uint32_t many = plan_shards_of(table, n_servers, SHARD_BYTES_BESIDE_GPUS, rest);
+    return many > few ? many : few;
 }
 
 /* Whole numbers in the ratio of the shares, at least 1, for each shard of each server. */

@@ -202,7 +202,9 @@ def make_job(args, build_dir, name=None):
         resume=args.resume or "", restarts=args.restarts, mps=args.mps,
         master_port=args.port or ports.free_port(), port_is_given=bool(args.port))
     if args.config:  # now that the exchange and the model's input are known
-        jobs.check(build_dir, args.config, job.settings() + numbers(args))
+        shards = jobs.check(build_dir, args.config, job.settings() + numbers(args))
+        if not args.hostfile and not job.elastic:  # a newcomer that psrun does not start would not know it
+            job.shards = shards
     if args.hostfile:
         job.master_port = args.port or jobs.DEFAULT_PORT
         hosts = hostfile.read_hostfile(args.hostfile)

@@ -56,6 +56,7 @@ class Job:
     restarts: int = 0  # how often parts may be started again after deaths
     results: tuple = ("summary.json",)  # that psrun itself reads, wherever worker 0 is
     has_stepped: bool = False  # once it is over: it has made a step, or all that there were
+    shards: int = 0  # of each server; 0: as the configuration says
     mps: bool = False  # workers share GPUs by a daemon of the job's (mps.py)
     program: list = field(default_factory=list)  # the workers' command line; empty: ps-worker
     takers: dict = field(default_factory=dict)  # of overrides, with a program: those of the "program", of the "servers"
@@ -140,6 +141,8 @@ class Job:
         """Of our own parts."""
         own = self.takers["servers"] if self.program else self.overrides
         settings = own + [f"exchange.name={self.exchange()}"]
+        if self.shards:
+            settings.append(f"server.shards={self.shards}")
         # Servers of a program keep its embedding tables while its workers start again.
         if self.restarts and not self.facts["recovery.rejoins"]:
             settings.append(f"recovery.rejoins={self.restarts}")
@@ -294,8 +297,9 @@ def describe(build_dir, config, overrides):
 
 
 def check(build_dir, config, overrides):
-    """What would end the parts of the job as they start: it is shown once, before there are any."""
-    _answer(build_dir, "ps-config-json", "--job", config, *overrides)
+    """What would end the parts of the job as they start: it is shown once, before there are any. Returns the shards of
+    each server beside workers on this machine's GPUs; 0: the servers choose."""
+    return json.loads(_answer(build_dir, "ps-config-json", "--job", config, *overrides))["gpu_shards"]
 
 
 def layers(build_dir, config, overrides):

@@ -181,6 +181,16 @@ class HostGpu(JobTest):
         return self.run_job(out, ["-m", "ps", "-s", servers, "-w", len(hosts)], "exchange.levels=2", *settings,
                             eager=eager)
 
+    def test_all_parts_are_told_the_shards_beside_gpus(self):
+        """As no other process can know where the workers compute; not where a newcomer would lack it."""
+        def told(*words):
+            said = self.psrun("--dry-run", "-m", "ps", "-s", 2, "-w", 2, self.config, *words)
+            return [re.findall(r"server\.shards=(\d+)", line) for line in said.splitlines() if "MASTER_ADDR" in line]
+        self.assertEqual(told(), [["1"]] * 4)
+        self.assertEqual(told("server.shards=3"), [["3"]] * 4)
+        self.assertEqual(told("train.device=cpu"), [[]] * 4)
+        self.assertEqual(told("job.workers=2..4"), [[]] * 4)
+
     def sums_of(self, out):
         """Where the workers of worker 0's host have added up, by its log."""
         return re.findall(r" levels sums=(\w+)", self.text_of(out, "logs", "worker-0.log"))

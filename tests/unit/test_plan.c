@@ -180,6 +180,33 @@ TEST(shards_follow_size_and_cores)
     assert_int_equal(ps_plan_shards_per_server(&automatic, &large, here, cores), 1);
 }
 
+TEST(shards_beside_gpus_take_the_cores_that_no_worker_needs)
+{
+    enum { MIB = 1 << 20 };
+    const ps_tensor_table small = {.arena_count = 3 * MIB / 4},
+                          middle = {.arena_count = 17 * MIB / 4},
+                          large = {.arena_count = 4096ull * MIB / 4};
+    const struct {
+        const ps_tensor_table *table;
+        uint32_t servers, workers, wanted;
+        int cores;
+    } cases[] = {
+        {&small, 1, 1, 3, 16},   // one for each MiB
+        {&small, 2, 1, 1, 16},   // 1.5 of each server
+        {&middle, 1, 1, 14, 16}, // of 17, as the worker has two threads
+        {&middle, 2, 2, 6, 16},  // 12 cores are left
+        {&middle, 2, 5, 3, 16},  // 6 are
+        {&middle, 1, 8, 2, 16},  // none is: as without GPUs
+        {&middle, 1, 64, 2, 16},  {&middle, 1, 1, 2, 2},   {&large, 1, 1, 16, 16},
+        {&large, 1, 8, 16, 128},  {&large, 4, 8, 16, 128}, {&large, 16, 8, 8, 128},
+        {&large, 200, 1, 1, 128},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(ps_plan_shards_beside_gpus(cases[i].table, cases[i].servers,
+                                                    cases[i].workers, cases[i].cores),
+                         cases[i].wanted);
+}
+
 TEST(a_share_is_wanted_of_each_server)
 {
     fake f;
