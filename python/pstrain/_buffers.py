@@ -63,7 +63,7 @@ class _Still:
 
 class Buffers:
     """DistributedDataParallel sends all of it when it is made, and all buffers before each forward pass. Here what differs
-    is sent, and after a step the buffers of modules that have changed theirs before: rank 0 says which ones have done so
+    is sent, and after a step the buffers of its modules that have changed theirs before: rank 0 says which ones have done so
     for the first time."""
 
     def __init__(self, job: "Job", trained: "typing.Mapping[int, Slot]", shares: bool) -> None:
@@ -74,14 +74,19 @@ class Buffers:
         self._new: "list[tuple[torch.nn.Module, Named]]" = []  # which ranks have not compared
         self._still: "dict[torch.nn.Module, _Still]" = {}
         self._sent: "list[torch.nn.Module]" = []  # after each step
+        self._owners: "weakref.WeakKeyDictionary[torch.nn.Module, frozenset[int]]" = weakref.WeakKeyDictionary()
         self._looks = False  # at the numbers of those that are still, in each step
 
     def meet(self, model: torch.nn.Module) -> None:
         """A forward pass of the model begins, which is to have a backward pass."""
         own: "list[str]" = []
+        owners: "dict[str, frozenset[int]]" = {"": frozenset()}
         for path, module in model.named_modules() if self._job.size > 1 else ():
+            trained = (self._trained.get(id(p)) for p in module.parameters())
+            owners[path] = frozenset(slot.owner for slot in trained if slot is not None) or owners[path.rpartition(".")[0]]
             if module in self._met:
                 continue
+            self._owners[module] = owners[path]
             self._met.add(module)
             start = f"{path}." if path else ""
             own += [start + name for name, p in module._parameters.items()
@@ -148,18 +153,21 @@ class Buffers:
                 with torch.no_grad():
                     tensor.copy_(host)
 
-    def share(self, root: int = 0) -> None:
-        """After a step root's buffers become everybody's. Collective."""
-        if not self._still and not self._sent:
+    def share(self, owner: int, root: int = 0) -> None:
+        """After that optimizer's step root's buffers of what it trains become everybody's. Those of others may be needed by
+        a backward pass that is to come, such as a GAN's generator's. Collective."""
+        still = [module for module in self._still if owner in self._owners[module]]
+        sent = [module for module in self._sent if owner in self._owners[module]]
+        if not still and not sent:
             return
-        first = [still.has_changed(module, self._looks) for module, still in self._still.items()]
+        first = [self._still[module].has_changed(module, self._looks) for module in still]
         more = torch.tensor([any(first)], dtype=torch.uint8)
-        self._broadcast(self._sent, more, root)
+        self._broadcast(sent, more, root)
         if not more.item():
             return
         which = torch.tensor(first, dtype=torch.uint8)
         self._broadcast([], which, root)
-        changed = [module for module, one in zip(list(self._still), which.tolist()) if one]
+        changed = [module for module, one in zip(still, which.tolist()) if one]
         self._broadcast(changed, torch.zeros(0, dtype=torch.uint8), root)
         self._sent += changed
         for module in changed:

@@ -403,14 +403,14 @@ class Table:
             for slot in self._held():
                 check_weights(slot, self.job.rank)
 
-    def finish(self, stepped: "list[Slot]") -> None:
-        """The step's gradients are all pushed; stepped: whose weights it changes."""
+    def finish(self, number: int, stepped: "list[Slot]") -> None:
+        """The gradients of that optimizer's step are all pushed; stepped: whose weights it changes."""
         self.job.session.finish()
         self.begun = self._looked = False
         self.steps += 1
         if self.buffers is not None:  # while the weights are on the way
             root = self.join.root if self.join is not None else 0
-            self.buffers.share(root)
+            self.buffers.share(number, root)
         for slot in stepped:
             slot.pushed, slot.fresh, slot.version = None, False, slot.param._version
 

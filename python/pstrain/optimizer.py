@@ -72,7 +72,8 @@ class Optimizer(torch.optim.Optimizer):
     pass waits for its own. Weights may then not be read in another way (copy.deepcopy, an average
     of the weights, printing) before synchronize(): they would be those before the step.
     broadcast_buffers: rank 0's buffers (batch norm's means) become everybody's in the first forward pass and after each
-    step, as in DistributedDataParallel. Its frozen parameters do so in the first forward pass in any case.
+    step of the Optimizer that trains their model, as in DistributedDataParallel. Its frozen parameters do so in the first
+    forward pass in any case.
     options: lr, momentum, dampening, nesterov, betas, alpha, centered, eps, lr_decay,
     initial_accumulator_value, weight_decay, maximize: those that PyTorch's optimizer of that name
     has, with its defaults (lion: its paper's). foreach, fused and capturable change no number.
@@ -379,7 +380,7 @@ class Optimizer(torch.optim.Optimizer):
         self._push_rest()
         if not self.is_local:
             _mark_changed([slot.param for slot in self._slots.values()])
-        self._table.finish(self.slots())
+        self._table.finish(self._number, self.slots())
         self.forward = False
         if self._local is not None:
             self._step_local(self._local)

@@ -20,6 +20,14 @@ class Several(PythonTest):
                 words = said.split()
                 self.assertEqual(words[:2], words[2:])
 
+    def test_a_gan_with_batch_norm(self):
+        text = self.case("gan_of_norms")
+        for said in self.said(text, "weights"):
+            words = said.split()
+            self.assertEqual(words[:2], words[2:])
+        (theirs, _), ours = zip(*(said.split() for said in self.said(text, "buffers")))
+        self.assertEqual([theirs] * 2, list(ours))  # DDP's rank 0
+
     def test_without_servers(self):
         for workers, exchange in first(1, ((2, "gloo"), (1, "none"))):
             text = self.case("gan", "at once", workers=workers, servers=0, settings=[*FAST, f"exchange.name={exchange}"])

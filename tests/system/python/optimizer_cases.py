@@ -50,14 +50,26 @@ def train_gan(makes, judges, of_makes, of_judges, steps, scale=lambda loss: loss
             group["lr"] *= 0.9
 
 
-def digests(*models):
-    return " ".join(digest(model) for model in models)
+def train_reusing(makes, judges, of_makes, of_judges, steps):
+    """PyTorch's DCGAN: one batch of the generator's for both steps."""
+    for step in range(*steps):
+        fake = makes(noise(step, 4))
+        of_judges.zero_grad()
+        loss_of(judges(torch.cat([noise(step, 8), fake.detach()])), 0.5).backward()
+        of_judges.step()
+        of_makes.zero_grad()
+        loss_of(judges(fake), 1.0).backward()
+        of_makes.step()
 
 
-def by_ddp(steps, clip=None, nearest=True):
+def digests(*models, buffers=True):
+    return " ".join(digest(model, buffers) for model in models)
+
+
+def by_ddp(steps, clip=None, nearest=True, train=train_gan, make=lambda: (generator(), critic())):
     """The weights after DDP over Gloo with PyTorch's optimizers."""
     dist.init_process_group("gloo")
-    makes, judges = generator(), critic()
+    makes, judges = make()
     optimizers = [MAKERS[name](model.parameters(), **options)
                   for model, (name, options) in ((makes, FIRST), (judges, SECOND))]
     if clip is not None:
@@ -65,7 +77,7 @@ def by_ddp(steps, clip=None, nearest=True):
             step, params = optimizer.step, [p for g in optimizer.param_groups for p in g["params"]]
             optimizer.step = lambda step=step, params=params: (nn.utils.clip_grad_norm_(params, clip), step())
     with nearest_roots() if nearest else contextlib.nullcontext():
-        train_gan(DDP(makes), DDP(judges), *optimizers, (steps,))
+        train(DDP(makes), DDP(judges), *optimizers, (steps,))
     dist.destroy_process_group()
     return makes, judges
 
@@ -86,6 +98,21 @@ def gan():
         train_gan(makes, judges, *optimizers, (6,))
         optimizers[0].synchronize()
         say("weights", digests(*theirs), digests(makes, judges))
+
+
+def with_norms():
+    norms = nn.BatchNorm1d(4, affine=False), nn.BatchNorm1d(8)
+    return nn.Sequential(norms[0], *generator(), norms[1]), critic()
+
+
+@case
+def gan_of_norms():
+    """The critic's step leaves the generator's buffers alone, which its backward pass needs; its own makes them rank 0's."""
+    theirs, found = by_ddp(3, train=train_reusing, make=with_norms), with_norms()
+    with pstrain.init():
+        train_reusing(*found, *ours(*found), (3,))
+        say("weights", digests(*theirs, buffers=False), digests(*found, buffers=False))
+        say("buffers", digest(theirs[0]), digest(found[0]))
 
 
 @case
