@@ -259,6 +259,7 @@ static ps_err close_job(pstrain_session *s)
 {
     const ps_stage stage = ps_life_stage(&s->life);
     PS_TRY(pstrain_device_settle(s));
+    if (s->links) ps_links_bye(s->links);
     if (stage == PS_STAGE_STARTED)
         return s->reduces ? pstrain_reducing_stop(s) : ps_session_close(s->session);
     if (stage == PS_STAGE_OPEN) return ps_session_withdraw(s->session);

@@ -28,7 +28,7 @@ typedef struct link_notice {
 typedef struct link_end {
     ps_link *link; // NULL: this worker itself
     ps_flow *sends;
-    link_notice *notices; // owned; they go before the sends
+    link_notice *notices;   // owned; they go before the sends
     link_message *messages; // in the order in which they began
     uint64_t n_sent;        // messages
 } link_end;
@@ -338,9 +338,11 @@ ps_err ps_traffic_turn(ps_traffic *t, bool *moved)
 
 bool ps_traffic_is_amid(const ps_traffic *t)
 {
-    for (int r = 0; r < t->n; r++)
+    for (int r = 0; r < t->n; r++) {
+        if (t->ends[r].notices) return true;
         for (const link_message *m = t->ends[r].messages; m; m = m->next)
             if (m->got < m->first.total) return true;
+    }
     return false;
 }
 
@@ -359,8 +361,8 @@ ps_err ps_traffic_tell(ps_traffic *t, const ps_flow *f)
 {
     link_notice *notice, **at = &t->ends[f->rank].notices;
     PS_TRY(PS_NEW(&notice, 1, "a message"));
-    notice->head = (ps_link_head){
-        .comm = f->comm, .tag = f->tag, .call = f->call, .key = f->key};
+    notice->head =
+        (ps_link_head){.comm = f->comm, .tag = f->tag, .call = f->call, .key = f->key};
     while (*at)
         at = &(*at)->next;
     *at = notice;

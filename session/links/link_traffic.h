@@ -16,8 +16,9 @@ typedef struct ps_flow ps_flow;
 /* One message of a transfer, out or in. Filled by the owner, which keeps it until it is
  * over; the last three are the traffic's. */
 struct ps_flow {
-    void *of; // the owner's
-    int rank; // in the job: to or from whom; -1: from any of `ranks` (n_ranks)
+    void *of;  // the owner's
+    bool done; // likewise
+    int rank;  // in the job: to or from whom; -1: from any of `ranks` (n_ranks)
     const int *ranks;
     int n_ranks;
     int member; // the owner's
@@ -70,7 +71,8 @@ void ps_traffic_forget(ps_traffic *t, const void *of);
 
 /* Sends and takes some pieces. *moved: there were any. NET, PROTOCOL, NOMEM. */
 ps_err ps_traffic_turn(ps_traffic *t, bool *moved);
-/* Whether parts of messages are still to come, to whom they may concern. */
+/* Whether parts of messages are still to come, to whom they may concern, or words that
+ * were told are still to go. */
 bool ps_traffic_is_amid(const ps_traffic *t);
 /* Before the thread sleeps. */
 ps_err ps_traffic_rest(ps_traffic *t);

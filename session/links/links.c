@@ -27,7 +27,7 @@ enum { LOOK_COST = 100 };
 enum { PATIENCE_NS = 500000 };
 
 /* Which messages with one tag match. */
-enum { KEY_POINT_TO_POINT, KEY_FIRST, KEY_RESULTS };
+enum { KEY_POINT_TO_POINT, KEY_FIRST, KEY_RESULTS, KEY_BYE };
 
 enum { LAST_CALLS = 16 };
 
@@ -83,6 +83,8 @@ struct ps_links {
     ps_transfer *active;        // in the order in which they began
     const ps_transfer *refused; // the last that was; only compared
     ps_calls *calls;            // of every communicator that had one; owned
+    bool *gone; // (world_size) by rank: have said that they begin none any more
+    bool leaves, said_bye; // this worker is one of them, and has said so
     bool timer_on;
     uint64_t look_after_ns; // others want the cores until then
     bool failed;            // all do
@@ -94,6 +96,7 @@ struct ps_links {
     atomic_bool watched;    // a thread is in links_watch; also read without the lock
     pthread_cond_t over;    // a transfer is done, or nobody watches
     ps_transfer *submitted; // in the order of calls
+    bool bye;               // ps_links_bye was called
 };
 
 static const char *const call_texts[] = {
@@ -143,6 +146,7 @@ static void transfer_over(ps_links *l, ps_transfer *t, ps_err err)
 static void flow_over(void *owner, ps_flow *f)
 {
     ps_transfer *t = f->of;
+    f->done = true;
     if (t->o.call == PS_TRANSFER_RECV)
         for (int i = 0; i < t->comm->n; i++)
             if (t->comm->ranks[i] == f->rank) t->from = i;
@@ -277,6 +281,10 @@ static ps_err links_count_call(ps_links *l, const ps_transfer *t)
 static bool message_unwanted(void *owner, int rank, const ps_link_head *h)
 {
     ps_links *l = owner;
+    if (h->key == KEY_BYE) {
+        l->gone[rank] = true;
+        return true;
+    }
     ps_calls *calls = links_calls_of(l, h->comm);
     if (h->key == KEY_POINT_TO_POINT || !calls || h->tag >= calls->n) return false;
     if (calls->refused) return true;
@@ -463,6 +471,8 @@ static bool links_take_submitted(ps_links *l)
     pthread_mutex_lock(&l->lock);
     ps_transfer *t = l->submitted;
     l->submitted = NULL;
+    l->leaves = l->leaves || l->bye;
+    l->bye = false;
     pthread_mutex_unlock(&l->lock);
     const bool any = t != NULL;
     for (ps_transfer *next; t; t = next) {
@@ -483,8 +493,7 @@ static void transfer_missing(const ps_transfer *t, char *out, size_t cap)
     for (int m = 0; m < t->comm->n && n + 16 < cap; m++) {
         bool missing = false;
         for (int i = 0; i < t->n_flows; i++)
-            missing = missing ||
-                      (t->flows[i].moved < t->flows[i].total && t->flows[i].member == m);
+            missing = missing || (!t->flows[i].done && t->flows[i].member == m);
         if (missing)
             n += (size_t)snprintf(out + n, cap - n, "%s%d", n ? ", " : "",
                                   t->comm->ranks[m]);
@@ -492,10 +501,32 @@ static void transfer_missing(const ps_transfer *t, char *out, size_t cap)
     if (n == 0) snprintf(out, cap, "any");
 }
 
+/* The worker that has left though the transfer waits for it; -1: none. */
+static int transfer_gone(const ps_links *l, const ps_transfer *t)
+{
+    for (int i = 0; i < t->n_flows; i++) {
+        const ps_flow *f = &t->flows[i];
+        int here = f->done || (f->rank >= 0 && !l->gone[f->rank]);
+        for (int m = 0; f->rank < 0 && m < f->n_ranks; m++)
+            here += m != t->comm->self && !l->gone[f->ranks[m]];
+        if (!here) return f->rank < 0 ? f->ranks[t->comm->self == 0] : f->rank;
+    }
+    return -1;
+}
+
 static ps_err links_check(ps_links *l)
 {
     const uint64_t most_ns = l->o.step_timeout_ms * 1000000u;
     PS_TRY(ps_member_check(l->o.member));
+    for (const ps_transfer *t = l->active; t; t = t->next) {
+        const int rank = transfer_gone(l, t);
+        if (rank >= 0)
+            return ps_err_set(PS_ERR_PEER,
+                              "worker %d has left the job, and worker %d waits for it in "
+                              "a call of %s: every worker must make the same steps and "
+                              "calls",
+                              rank, l->o.rank, call_texts[t->o.call]);
+    }
     for (const ps_transfer *t = l->active; t; t = t->next) {
         char missing[128];
         if (ps_clock_awake_ns() < t->moved_ns + most_ns) continue;
@@ -508,12 +539,23 @@ static ps_err links_check(ps_links *l)
     return PS_OK;
 }
 
+static ps_err links_say_bye(ps_links *l)
+{
+    if (!l->leaves || l->said_bye || l->active) return PS_OK;
+    l->said_bye = true;
+    for (int r = 0; r < l->o.world_size; r++)
+        if (r != l->o.rank)
+            PS_TRY(ps_traffic_tell(l->traffic, &(ps_flow){.rank = r, .key = KEY_BYE}));
+    return PS_OK;
+}
+
 /* Whether anything has moved. A failure is that of all. */
 static bool links_turn(ps_links *l)
 {
     bool moved = links_take_submitted(l);
     if (l->failed) return moved;
-    ps_err err = l->place.net ? ps_link_net_turn(l->place.net, &moved) : PS_OK;
+    ps_err err = links_say_bye(l);
+    if (err == PS_OK && l->place.net) err = ps_link_net_turn(l->place.net, &moved);
     if (err == PS_OK) err = ps_traffic_turn(l->traffic, &moved);
     if (err != PS_OK) links_fail(l, err);
     return moved;
@@ -558,11 +600,11 @@ static void links_acquire(ps_links *l)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* False: no, there are new transfers. */
+/* False: no, there are new transfers, or a bye. */
 static bool links_release(ps_links *l)
 {
     pthread_mutex_lock(&l->lock);
-    const bool can = l->submitted == NULL;
+    const bool can = !l->submitted && !l->bye;
     if (can) {
         l->turning = false;
         pthread_cond_signal(&l->free);
@@ -576,7 +618,8 @@ static bool links_release(ps_links *l)
 /* Whether there is something to turn them for. */
 static bool links_are_busy(const ps_links *l)
 {
-    return l->active || (!l->failed && ps_traffic_is_amid(l->traffic));
+    return l->active || (!l->failed &&
+                         ((l->leaves && !l->said_bye) || ps_traffic_is_amid(l->traffic)));
 }
 
 /* It stays on when somebody turns them again: to set it costs more than to wake the
@@ -753,6 +796,18 @@ static void transfer_alone(ps_transfer *t)
     t->alone = t->done = true;
 }
 
+/* Somebody takes what was submitted. The caller holds the lock, which is given up. */
+static void links_unlock_and_turn(ps_links *l)
+{
+    const bool turns = !l->place.net && !l->turning;
+    l->turning = l->turning || turns;
+    pthread_mutex_unlock(&l->lock);
+    if (turns)
+        links_leave(l);
+    else if (l->place.net)
+        links_wake(l);
+}
+
 static void links_submit(ps_links *l, ps_comm_members *comm, ps_transfer *t)
 {
     pthread_mutex_lock(&l->lock);
@@ -761,13 +816,14 @@ static void links_submit(ps_links *l, ps_comm_members *comm, ps_transfer *t)
     while (*at)
         at = &(*at)->next;
     *at = t;
-    const bool turns = !l->place.net && !l->turning;
-    l->turning = l->turning || turns;
-    pthread_mutex_unlock(&l->lock);
-    if (turns)
-        links_leave(l);
-    else if (l->place.net)
-        links_wake(l);
+    links_unlock_and_turn(l);
+}
+
+void ps_links_bye(ps_links *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->bye = true;
+    links_unlock_and_turn(l);
 }
 
 ps_err ps_transfer_begin(ps_links *l, ps_comm_members *comm, const ps_transfer_options *o,
@@ -859,6 +915,7 @@ ps_err ps_links_open(const ps_links_options *o, ps_links **out)
     ps_cond_init(&l->free);
     l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     ps_err err = ps_event_init(&l->wake);
+    if (err == PS_OK) err = PS_NEW(&l->gone, (size_t)o->world_size, "links");
     if (err == PS_OK && l->timer < 0) err = ps_err_errno(PS_ERR_IO, "a timer");
     if (err == PS_OK) err = links_start(l);
     if (err != PS_OK) ps_links_close(out);
@@ -888,6 +945,7 @@ void ps_links_close(ps_links **pointer)
         next = c->next;
         free(c);
     }
+    free(l->gone);
     free(l);
     *pointer = NULL;
 }

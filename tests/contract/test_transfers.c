@@ -449,7 +449,8 @@ static int call_others(rig_worker *w)
         if (w->rank == 0) parts[1] = (pstrain_part){bytes, 5, NULL, 0};
         RIG_TRY(begin(c, calls[i], parts, 0, 0, &t));
         if (w->rank == 0) RIG_TRY(await(&t));
-        if (w->rank == 1) rig_refused(await(&t), PSTRAIN_ERR_ARG, "sends worker 1 5 bytes");
+        if (w->rank == 1)
+            rig_refused(await(&t), PSTRAIN_ERR_ARG, "sends worker 1 5 bytes");
     }
     // after a refusal all goes on
     parts[w->rank] = (pstrain_part){bytes, 8, bytes + 8, 8};
@@ -532,6 +533,57 @@ TEST(a_worker_that_goes_ends_all_waits)
     rig_run(&r);
     assert_int_equal(r.worker[0].status, PSTRAIN_ERR_PEER);
     assert_non_null(strstr(r.worker[0].text, "worker 1"));
+}
+
+/* What worker 1 has sent before it leaves still comes. It does not see worker 0's two
+ * other messages, of which one fits nowhere. */
+static int leave_early(rig_worker *w)
+{
+    enum { MUCH = 64 << 20 };
+    pstrain_comm *c;
+    pstrain_transfer *t, *sent[2];
+    uint8_t *bytes = calloc(1, MUCH);
+    pstrain_part part = {bytes, MUCH, NULL, 0};
+    int status;
+    RIG_TRY(everybody(w, 1, &c));
+    if (w->rank == 1) {
+        bytes[N - 1] = 7;
+        part.send_bytes = N;
+        RIG_TRY(begin(c, PSTRAIN_CALL_SEND, &part, 0, 5, &t));
+        RIG_TRY(await(&t));
+        status = pstrain_close(w->s);
+    } else {
+        for (int i = 0; i < 2; i++, part.send_bytes = 1)
+            RIG_TRY(begin(c, PSTRAIN_CALL_SEND, &part, 1, (uint64_t)i, &sent[i]));
+        part = (pstrain_part){NULL, 0, bytes, N};
+        RIG_TRY(begin(c, PSTRAIN_CALL_RECV, &part, -1, 5, &t));
+        RIG_TRY(await(&t));
+        if (bytes[N - 1] != 7) return transfers_wrong("what came", w->rank);
+        RIG_TRY(begin(c, PSTRAIN_CALL_BARRIER, NULL, 0, 0, &t));
+        status = await(&t);
+        for (int i = 0; i < 2; i++)
+            pstrain_transfer_end(&sent[i]);
+    }
+    pstrain_comm_destroy(&c);
+    free(bytes);
+    return status;
+}
+
+TEST(a_worker_that_leaves_ends_the_waits_for_it)
+{
+    static const char *const settings[] = {"net.step_timeout_ms=1000000",
+                                           "exchange.shm=off"};
+    for (int n = 1; n <= 2; n++) {
+        rig r = {.workers = 2,
+                 .settings = settings,
+                 .n_settings = n,
+                 .run = leave_early,
+                 .fails = true};
+        rig_run(&r);
+        assert_int_equal(r.worker[0].status, PSTRAIN_ERR_PEER);
+        assert_non_null(
+            strstr(r.worker[0].text, "worker 1 has left the job, and worker 0 waits"));
+    }
 }
 
 /* Worker 1 does not come before worker 0 has given up. */
