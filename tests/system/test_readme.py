@@ -51,9 +51,9 @@ class Readme(JobTest):
         self.assertEqual(set(re.findall(r'X\(\w+, "(\w+)"\)', header)) - set(listed), set())
 
     @staticmethod
-    def refusal(settings):
-        """What the program says to them; "" where it takes them."""
-        return subprocess.run([BIN / "ps-config-json", DIGITS, "job.workers=4", *settings], stdout=subprocess.DEVNULL,
+    def refusal(settings, config=DIGITS):
+        """What the program says to them as a job begins; "" where it takes them."""
+        return subprocess.run([BIN / "ps-config-json", "--job", config, "job.workers=4", *settings], stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True, check=False).stderr
 
     def has_no_effect(self, settings):
@@ -61,7 +61,8 @@ class Readme(JobTest):
         return "it has no effect" in self.psrun("-w", 1, "--overwrite", DIGITS, "train.steps=1", "train.eval_every=0", *settings)
 
     def test_what_works_with_what(self):
-        """docs/consistency.md. A column may have several keys: with commas between them all are set, else each alone."""
+        """docs/consistency.md. A column may have several keys: with commas between them all are set, else each alone. A row
+        may have a configuration in the place of keys."""
         def settings(cell):
             return [[key.replace(": ", "=") for key in re.findall(r"`([\w.]+: [^`]+)`", each)]
                     for each in re.sub(r"`\s+`", "`;`", cell).split(";")]
@@ -69,18 +70,22 @@ class Readme(JobTest):
         _, _, ways, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
         self.assertGreater(len(rows), 15)
         for row in rows:
+            config = next((ROOT / name for name in re.findall(r"`(configs/[^`]+)`", row[0])), DIGITS)
             for way, says in zip(ways[1:], row[1:], strict=True):
                 for chosen in settings(way):
                     both, more = chosen + settings(row[0])[0], settings(says)[0]
                     with self.subTest(row=row[0], way=chosen, says=says):
                         self.assertEqual(self.refusal(chosen), "")
-                        self.assertEqual(not self.refusal(both), says in ("yes", "–"))
+                        self.assertEqual(not self.refusal(both, config), says in ("yes", "–"))
                         if more:
                             self.assertEqual(self.refusal(both + more), "")
                         elif says == "–":
                             self.assertTrue(self.has_no_effect(both))
                         else:
                             self.assertIn(says, ("yes", "no"))
+        tables = ROOT / "configs/criteo-dlrm.yaml"
+        for key in ("loss_scale.use=on", "train.precision=fp16", "train.ema=0.9", "train.device=cuda"):
+            self.assertIn("with embedding_bag", self.refusal([key], tables), key)
 
     def test_what_they_name_is_there(self):
         sources = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
