@@ -231,6 +231,20 @@ class Classes(Folder):
 
 
 class OneColumn(Folder):
+    def test_large_numbers_have_their_digits(self):
+        self.write("all.csv", "x,t\n" + "".join(f"{i},{1700000000 + 3 * i}\n" for i in range(40)))
+        self.write("job.yaml", "model: {loss: mse, layers: [linear: {out: 1}]}\n"
+                               "data: {kind: csv, train: all.csv, target: t, batch: 8}\n")
+        self.psrun("-m", "single", self.path("job.yaml"), out="run")
+        self.predict(self.path("all.csv"))
+        run, url = self.serve(self.path("run"))
+        code, text = self.ask(url + "predict", json.dumps({"samples": [{"x": i} for i in range(40)]}).encode())
+        self.assertEqual(code, 200, text)
+        for answer, row in zip(json.loads(text)["predictions"], self.said(), strict=True):
+            self.assertAlmostEqual(answer["t"], float(row["output_t"]), 4)
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(30), 0, run.stdout.read())
+
     def test_what_is_missing_and_what_is_long(self):
         """A null is a sample as others are, and an id has all its digits."""
         ids = (123456789012345678, 123456789012345679)

@@ -55,7 +55,8 @@ class Tables(JobTest):
         self.psrun("--predict", what, "--init", self.path("out", "model.safetensors"), self.numbers, out=out)
         data = Path(self.path(out, "predictions.npy")).read_bytes()
         at = 10 + struct.unpack("<H", data[8:10])[0]
-        return struct.unpack(f"<{(len(data) - at) // 4}f", data[at:])
+        self.assertIn(b"'<f8'", data[:at])  # a float32 would lose digits of large numbers
+        return struct.unpack(f"<{(len(data) - at) // 8}d", data[at:])
 
     def by_hand(self, rows, out="out"):
         """The model and its preprocessing in double precision."""
@@ -99,16 +100,28 @@ class Tables(JobTest):
         values = [float(row["area"]) for row in rows_of(150, 1)]
         self.assertNotAlmostEqual(area["mean"], sum(values) / len(values), 6)
 
-    def test_the_truth_keeps_its_digits(self):
-        rows = [{"x": i, "t": 1700000000 + 12347 * i} for i in range(40)]
+    def test_large_numbers_keep_their_digits(self):
+        # A float32 has steps of 128 there.
+        rows = [{"x": i, "t": 1700000000 + 3 * i} for i in range(40)]
         job = self.file("times.yaml", (
             "model: {loss: mse, layers: [linear: {out: 1}]}\ntrain: {epochs: 1}\n"
             f"data: {{kind: csv, train: {self.write('t.csv', rows)}, test: 25%, target: t}}\n"))
         self.psrun("-m", "single", job)
-        self.psrun("--predict", "test", self.path("out"), out="said")
-        with open(self.path("said", "predictions.csv"), encoding="utf-8") as f:
-            for row in csv.DictReader(f):
-                self.assertEqual(float(row["truth"]), rows[int(row["index"])]["t"])
+        for workers in (1, 2):
+            self.psrun("--overwrite", "--predict", "test", "-w", workers, self.path("out"), out="said")
+            errors = []
+            with open(self.path("said", "predictions.csv"), encoding="utf-8") as f:
+                for row in csv.DictReader(f):
+                    self.assertEqual(float(row["truth"]), rows[int(row["index"])]["t"])
+                    errors.append(float(row["output_t"]) - float(row["truth"]))
+            figures = json.loads(self.text_of("said", "figures.json"))
+            self.assertAlmostEqual(sum(map(abs, errors)) / len(errors), figures["mae"], 4)
+            self.assertAlmostEqual((sum(e * e for e in errors) / len(errors)) ** 0.5, figures["rmse"], 4)
+            data = Path(self.path("said", "predictions.npy")).read_bytes()
+            with open(self.path("said", "predictions.csv"), encoding="utf-8") as f:
+                said = [float(row["output_t"]) for row in csv.DictReader(f)]
+            for one, other in zip(struct.unpack(f"<{len(said)}d", data[128:]), said, strict=True):
+                self.assertAlmostEqual(one, other, 4)
 
     def test_workers_and_streams_change_nothing(self):
         self.psrun("-s", 2, "-w", 2, self.classes)

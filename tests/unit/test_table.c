@@ -82,10 +82,11 @@ TEST(numbers_are_scaled_and_texts_become_categories)
     check_row(&set, 2, (double[]){0, 0, 1, 30 / 18.708286933869708});
     check_row(&set, 3, (double[]){1, 0, 0, 0});
     assert_true(fabsf(set.targets[0] - -150 / 111.80339887498948f) < 1e-6f);
-    float outputs[2] = {set.targets[0], 1};
-    ps_preprocessing_unscale(fitted, outputs, 2, 1);
-    assert_true(fabsf(outputs[0] - 100) < 1e-4f);
-    assert_true(fabsf(outputs[1] - 361.8034f) < 1e-3f);
+    assert_true(ps_preprocessing_scales(fitted, 1));
+    assert_false(ps_preprocessing_scales(fitted, 2));
+    assert_true(fabs(ps_preprocessing_number(fitted, 0, set.targets[0]) - 100) < 1e-4);
+    assert_true(fabs(ps_preprocessing_number(fitted, 0, 1) - 361.80339887) < 1e-7);
+    assert_int_equal(ps_preprocessing_digits(fitted, 0), 9);
     assert_true(fabs(ps_preprocessing_unit(fitted, 0) - 111.80339887498948) < 1e-9);
 
     // Other lines, in another order, with a text that is new: by the same state.

@@ -1,5 +1,6 @@
 #include "predictions.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -134,29 +135,51 @@ static void make_softmax(const ps_model_spec *spec, float *row)
         row[i] = (float)(row[i] / sum);
 }
 
-void ps_prediction_finish(const ps_model_spec *spec, const ps_dataset *set, float *rows,
-                          int64_t n)
+void ps_prediction_finish(const ps_model_spec *spec, float *rows, int64_t n)
 {
     const int64_t columns = spec->n_outputs;
-    ps_preprocessing_unscale(set->preprocessing, rows, n, columns);
     for (int64_t i = 0; !PS_LOSS_OF_NUMBERS(spec->loss) && i < n; i++)
         make_softmax(spec, rows + i * columns);
     for (int64_t i = 0; spec->loss == PS_LOSS_BCE_WITH_LOGITS && i < n * columns; i++)
         rows[i] = ps_sigmoid(rows[i]);
 }
 
+double ps_prediction_value(const ps_model_spec *spec, const ps_dataset *set,
+                           const float *row, int64_t i)
+{
+    const ps_preprocessing *state = set->preprocessing;
+    return ps_preprocessing_scales(state, spec->n_outputs)
+               ? ps_preprocessing_number(state, i, row[i])
+               : (double)row[i];
+}
+
+int ps_prediction_digits(const ps_model_spec *spec, const ps_dataset *set, int64_t i)
+{
+    const ps_preprocessing *state = set->preprocessing;
+    return ps_preprocessing_scales(state, spec->n_outputs)
+               ? ps_preprocessing_digits(state, i)
+               : FLT_DECIMAL_DIG;
+}
+
+static bool is_scaled(const ps_predictions *p)
+{
+    return ps_preprocessing_scales(p->o.set->preprocessing, p->o.spec->n_outputs);
+}
+
 /* ---- writing ---- */
 
 /* Version 1.0 of the format, padded so that the values begin at a multiple of 64. */
-static void write_npy_header(FILE *file, int64_t rows, int64_t columns)
+static void write_npy_header(FILE *file, int64_t value_bytes, int64_t rows,
+                             int64_t columns)
 {
     char header[NPY_HEADER];
     memset(header, ' ', sizeof header);
     memcpy(header, "\x93NUMPY\x01\x00\x76\x00", 10); // 0x76: the 118 bytes that follow
-    const int n = snprintf(header + 10, sizeof header - 10,
-                           "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRId64
-                           ", %" PRId64 "), }",
-                           rows, columns);
+    const int n =
+        snprintf(header + 10, sizeof header - 10,
+                 "{'descr': '<f%" PRId64 "', 'fortran_order': False, 'shape': (%" PRId64
+                 ", %" PRId64 "), }",
+                 value_bytes, rows, columns);
     header[10 + n] = ' '; // in place of the string's end
     header[NPY_HEADER - 1] = '\n';
     fwrite(header, 1, sizeof header, file);
@@ -280,8 +303,20 @@ static void write_csv_row(const ps_predictions *p, int64_t index, const float *r
     if (names_class(p)) write_csv_text(file, name ? name : "");
     write_csv_truth(p, index);
     for (int64_t i = 0; gives_each_output(p) && i < n; i++)
-        fprintf(file, ",%.9g", (double)row[i]);
+        fprintf(file, ",%.*g", ps_prediction_digits(p->o.spec, p->o.set, i),
+                ps_prediction_value(p->o.spec, p->o.set, row, i));
     fputc('\n', file);
+}
+
+static void write_npy_row(const ps_predictions *p, const float *row)
+{
+    const int64_t n = p->o.spec->n_outputs;
+    FILE *file = p->files[NPY].file;
+    if (!is_scaled(p)) fwrite(row, sizeof *row, (size_t)n, file);
+    for (int64_t i = 0; is_scaled(p) && i < n; i++) {
+        const double value = ps_prediction_value(p->o.spec, p->o.set, row, i);
+        fwrite(&value, sizeof value, 1, file);
+    }
 }
 
 static int64_t predictions_first_of(int64_t n, int share, int shares)
@@ -296,7 +331,8 @@ ps_err ps_predictions_open(ps_predictions *p, const ps_predictions_options *o)
     p->n = predictions_first_of(o->set->n, o->share + 1, o->shares) - p->first;
     if (o->answered) PS_TRY(ps_figures_init(&p->figures, o->spec, o->set));
     PS_TRY(predictions_open_files(p));
-    write_npy_header(p->files[NPY].file, p->n, o->spec->n_outputs);
+    p->value_bytes = is_scaled(p) ? sizeof(double) : sizeof(float);
+    write_npy_header(p->files[NPY].file, p->value_bytes, p->n, o->spec->n_outputs);
     write_csv_header(p);
     return PS_OK;
 }
@@ -307,10 +343,11 @@ ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n)
     const ps_out_file *npy = &p->files[NPY];
     for (int64_t i = 0; i < n; i++)
         ps_figures_add(&p->figures, first + i, rows + i * columns);
-    ps_prediction_finish(p->o.spec, p->o.set, rows, n);
-    for (int64_t i = 0; i < n; i++)
+    ps_prediction_finish(p->o.spec, rows, n);
+    for (int64_t i = 0; i < n; i++) {
         write_csv_row(p, first + i, rows + i * columns);
-    fwrite(rows, sizeof *rows, (size_t)(n * columns), npy->file);
+        write_npy_row(p, rows + i * columns);
+    }
     p->done += n;
     if (!ferror(npy->file) && !ferror(p->files[CSV].file)) return PS_OK;
     return ps_err_errno(PS_ERR_IO, "writing %s", npy->path);
@@ -322,13 +359,13 @@ ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n)
  */
 typedef struct counts {
     char magic[8];
-    int64_t outputs, rows;
+    int64_t outputs, rows, value_bytes;
     int64_t truth, n; // ps_figures_init_sum
     int64_t values, scores, names;
     double loss, weight, seconds;
 } counts;
 
-static const char MAGIC[8] = "psshare4";
+static const char MAGIC[8] = "psshare5";
 
 static int64_t figures_n(const ps_figures *f)
 {
@@ -341,6 +378,7 @@ static ps_err write_counts(const ps_predictions *p, FILE *out)
     const int64_t known = f->confusion.n > 0 ? p->o.set->names.n : 0;
     counts head = {.outputs = p->o.spec->n_outputs,
                    .rows = p->done,
+                   .value_bytes = p->value_bytes,
                    .truth = f->truth,
                    .n = figures_n(f),
                    .values = ps_figures_size(f),
@@ -407,9 +445,10 @@ static ps_err add_counts(ps_predictions *p, FILE *in, const char *path, bool fir
     if (first)
         PS_TRY(ps_figures_init_sum(&p->figures, p->o.spec, (ps_truth)head.truth, n,
                                    head.scores, &p->names));
-    if ((ps_truth)head.truth != p->figures.truth)
+    if (first) p->value_bytes = head.value_bytes;
+    if ((ps_truth)head.truth != p->figures.truth || head.value_bytes != p->value_bytes)
         return wrong_share(path, "it is of another model");
-    if (head.rows < 0 || head.rows > INT64_MAX / outputs / (int64_t)sizeof(float) ||
+    if (head.rows < 0 || head.rows > INT64_MAX / outputs / (int64_t)sizeof(double) ||
         head.values != ps_figures_size(&p->figures) || head.names < 0 || head.names > n)
         return wrong_share(path, "it is torn");
     *rows = head.rows;
@@ -508,7 +547,7 @@ static void skip_line(FILE *in)
 static ps_err append_share(ps_predictions *p, int share, int shares, int64_t rows)
 {
     const ps_run_dir *dir = p->o.dir;
-    const int64_t bytes = rows * p->o.spec->n_outputs * (int64_t)sizeof(float);
+    const int64_t bytes = rows * p->o.spec->n_outputs * p->value_bytes;
     char path[PATH_MAX];
     FILE *in;
     PS_TRY(open_share(dir, share, shares, NPY, path, &in));
@@ -548,7 +587,7 @@ static ps_err predictions_join(ps_predictions *p, int shares, int64_t *rows)
         PS_TRY(err);
     }
     PS_TRY(predictions_open_files(p));
-    write_npy_header(p->files[NPY].file, p->n, p->o.spec->n_outputs);
+    write_npy_header(p->files[NPY].file, p->value_bytes, p->n, p->o.spec->n_outputs);
     for (int share = 0; share < shares; share++)
         PS_TRY(append_share(p, share, shares, rows[share]));
     return ps_predictions_keep(p);

@@ -2,8 +2,8 @@
  * put together. In the folder of the results:
  *
  *   predictions.npy  (samples, outputs) float32: probabilities where the loss is
- *                    cross_entropy, nll or bce_with_logits; else the outputs, in the
- *                    units of the targets
+ *                    cross_entropy, nll or bce_with_logits; else the outputs. float64:
+ *                    numbers of a table, in its units
  *   predictions.csv  index of the sample among all of its files, from 0; its key columns,
  *                    where the data have some;
  *                    class (the largest output), its probability or output; where the
@@ -44,6 +44,7 @@ typedef struct ps_predictions {
     ps_predictions_options o;
     int64_t first, n;    // of the set's samples
     int64_t done;        // of those
+    int64_t value_bytes; // of a value in .npy
     double loss, weight; // of samples with answers: sums
     double seconds;
     ps_class_names names; // of shares that are put together
@@ -54,18 +55,22 @@ typedef struct ps_predictions {
 /* IO: a file is there and may not be replaced, or cannot be made. NOMEM. p is safe for
  * drop in every case. */
 ps_err ps_predictions_open(ps_predictions *p, const ps_predictions_options *o);
-/* The next n samples; rows: (n, outputs), of which ps_prediction_finish makes what is
- * written, in place. IO. */
+/* The next n samples; rows: (n, outputs), which ps_prediction_finish changes in place.
+ * IO. */
 ps_err ps_predictions_add(ps_predictions *p, float *rows, int64_t n);
 /* Gives the files their names, and logs what they say. IO. */
 ps_err ps_predictions_keep(ps_predictions *p);
 /* Nothing is left of files that were not kept. */
 void ps_predictions_drop(ps_predictions *p);
 
-/* From a model's outputs of n samples of the set to what people get: probabilities where
- * the loss knows them, numbers in the units of their table. In place. */
-void ps_prediction_finish(const ps_model_spec *spec, const ps_dataset *set, float *rows,
-                          int64_t n);
+/* A model's outputs of n samples become probabilities where the loss knows them. In
+ * place. */
+void ps_prediction_finish(const ps_model_spec *spec, float *rows, int64_t n);
+/* What people get for output i of such a row: a number of a table in its units. */
+double ps_prediction_value(const ps_model_spec *spec, const ps_dataset *set,
+                           const float *row, int64_t i);
+/* The digits of output i's values. */
+int ps_prediction_digits(const ps_model_spec *spec, const ps_dataset *set, int64_t i);
 /* Whether an output is a probability then. */
 bool ps_prediction_is_probability(const ps_model_spec *spec);
 /* The number that an output without a name goes by: i, or 1 where the only output is the

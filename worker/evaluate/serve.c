@@ -1,5 +1,6 @@
 #include "serve.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -15,13 +16,7 @@
 #include "printable.h"
 #include "value_json.h"
 
-enum {
-    WAIT_MS = 500,
-    MOST_ZEROS = 64,
-    DIGITS = 9, // of a float32
-    SHORT_DIGITS = 4,
-    GIVES_BYTES = 420
-};
+enum { WAIT_MS = 500, MOST_ZEROS = 64, SHORT_DIGITS = 4, GIVES_BYTES = 420 };
 
 static const char PATH[] = "/predict",
                   PATHS[] = "there is /predict for POST, and / says how to ask\n";
@@ -32,11 +27,17 @@ typedef struct answer {
     json_t *list;
 } answer;
 
-static json_t *outputs_json(const float *row, int64_t n)
+/* Output i of a row. */
+static json_t *output_json(const answer *a, const float *row, int64_t i)
+{
+    return ps_number_json(ps_prediction_value(&a->model->spec, &a->samples->set, row, i));
+}
+
+static json_t *outputs_json(const answer *a, const float *row, int64_t n)
 {
     json_t *out = json_array();
     for (int64_t i = 0; i < n; i++)
-        json_array_append_new(out, ps_number_json(row[i]));
+        json_array_append_new(out, output_json(a, row, i));
     return out;
 }
 
@@ -49,15 +50,15 @@ static json_t *served_numbers_json(const answer *a, const float *row, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         const char *name = ps_prediction_number_name(spec, &a->samples->set, i);
         if (!name && part && n == 1) {
-            json_object_set_new(out, "probability_1", ps_number_json(row[i]));
+            json_object_set_new(out, "probability_1", output_json(a, row, i));
             return out;
         }
         if (!name) {
             json_object_set_new(out, part ? "probabilities" : "outputs",
-                                outputs_json(row, n));
+                                outputs_json(a, row, n));
             return out;
         }
-        json_object_set_new(out, name, ps_number_json(row[i]));
+        json_object_set_new(out, name, output_json(a, row, i));
     }
     return out;
 }
@@ -80,7 +81,7 @@ static json_t *class_json(const answer *a, const float *row, int64_t n)
     json_object_set_new(out, "class", json_integer((json_int_t) class));
     if (name) json_object_set_new(out, "class_name", served_name_json(name));
     json_object_set_new(out, part ? "probability" : "output", ps_number_json(row[class]));
-    json_object_set_new(out, part ? "probabilities" : "outputs", outputs_json(row, n));
+    json_object_set_new(out, part ? "probabilities" : "outputs", outputs_json(a, row, n));
     return out;
 }
 
@@ -90,7 +91,7 @@ static ps_err serve_take(void *ctx, float *rows, int64_t n)
     const ps_model_spec *spec = &a->model->spec;
     const int64_t columns = spec->n_outputs;
     const bool class = ps_prediction_is_class(spec, &a->samples->set, false);
-    ps_prediction_finish(spec, &a->samples->set, rows, n);
+    ps_prediction_finish(spec, rows, n);
     for (int64_t i = 0; i < n; i++) {
         const float *row = rows + i * columns;
         json_t *one =
@@ -144,13 +145,18 @@ ps_err ps_serve_answer(void *ctx, const ps_http_body *body, ps_http_answer *out)
     if (strcmp(body->path, PATH) != 0) return PS_OK;
     json_t *list = json_array();
     const ps_err err = serve_hint(body, predict_body(m, &samples, body, list));
+    int digits = FLT_DECIMAL_DIG;
+    for (int64_t i = 0; i < m->spec.n_outputs; i++) {
+        const int own = ps_prediction_digits(&m->spec, &samples.set, i);
+        if (own > digits) digits = own;
+    }
     const ps_err_saved end = ps_err_save(err);
     json_t *all = json_pack("{s:o}", "predictions", list);
     if (samples.set.doubts)
         json_object_set_new(all, "warnings", json_pack("[s]", samples.set.doubts));
     ps_new_samples_fini(&samples, m);
     if (err == PS_OK)
-        out->body = json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
+        out->body = json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(digits));
     json_decref(all);
     if (err != PS_OK) return ps_err_restore(&end);
     out->type = "application/json";

@@ -1,6 +1,8 @@
 #include "preprocessing.h"
 
+#include <float.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -257,19 +259,21 @@ void ps_preprocessing_row(const ps_preprocessing *p, const ps_cell *cells, float
 
 /* --- what comes out ---------------------------------------------------------------- */
 
-static bool unscales(const ps_preprocessing *p, int64_t outputs)
+bool ps_preprocessing_scales(const ps_preprocessing *p, int64_t outputs)
 {
     return p && !p->classes && p->n_targets == outputs;
 }
 
-void ps_preprocessing_unscale(const ps_preprocessing *p, float *rows, int64_t n,
-                              int64_t outputs)
+double ps_preprocessing_number(const ps_preprocessing *p, int64_t i, float value)
 {
-    if (!unscales(p, outputs)) return;
-    for (int64_t i = 0; i < n * outputs; i++) {
-        const ps_column *c = &p->targets[i % outputs];
-        rows[i] = (float)(rows[i] * c->std + c->mean);
-    }
+    return value * p->targets[i].std + p->targets[i].mean;
+}
+
+int ps_preprocessing_digits(const ps_preprocessing *p, int64_t i)
+{
+    const double more = log10(fabs(p->targets[i].mean) / p->targets[i].std);
+    return more > 1 ? (int)fmin(FLT_DECIMAL_DIG + more, DBL_DECIMAL_DIG)
+                    : FLT_DECIMAL_DIG;
 }
 
 double ps_preprocessing_unit(const ps_preprocessing *p, int64_t output)

@@ -77,10 +77,13 @@ const char *ps_cell_number_text(double number, char out[PS_CELL_TEXT]); // retur
  * out: (n_inputs). */
 void ps_preprocessing_row(const ps_preprocessing *p, const ps_cell *cells, float *out);
 
-/* Outputs become numbers in the user's units, in place: row i * std + mean. rows: (n,
- * outputs). p NULL, or targets that are no numbers: nothing. */
-void ps_preprocessing_unscale(const ps_preprocessing *p, float *rows, int64_t n,
-                              int64_t outputs);
+/* Whether a model's outputs are targets that were scaled. p may be NULL. */
+bool ps_preprocessing_scales(const ps_preprocessing *p, int64_t outputs);
+/* Then output i's value in the user's units: value * std + mean. A float would not do: it
+ * has steps of 128 where the targets are seconds since 1970. */
+double ps_preprocessing_number(const ps_preprocessing *p, int64_t i, float value);
+/* The digits that such a number needs to say as much as the float does; 9 to 17. */
+int ps_preprocessing_digits(const ps_preprocessing *p, int64_t i);
 /* The factor from an error of output i to the user's units; 1 where nothing is scaled. */
 double ps_preprocessing_unit(const ps_preprocessing *p, int64_t output);
 
