@@ -17,7 +17,7 @@ int __real_posix_memalign(void **, size_t, size_t);
 char *__real_strdup(const char *);
 void __real_free(void *);
 
-enum { PLACES = 1 << 19 };
+enum { FIRST_BITS = 12 };
 
 typedef struct block {
     void *at; // NULL: the place is free
@@ -26,46 +26,69 @@ typedef struct block {
     int owner;      // index of a process
 } block;
 
-static block blocks[PLACES]; // by address; the next free place after it
-static int n_blocks;
+// By address; the next free place after it. As few pages as will do: each seed is a
+// process, and a page costs it microseconds.
+static block *blocks;
+static int place_bits;
+static size_t n_places, n_blocks;
 static struct {
     uint64_t bytes, peak;
 } used[WORLD_PROCESSES];
 
 static size_t place_of(const void *p)
 {
-    return (size_t)((uintptr_t)p / 16 * UINT64_C(0x9e3779b97f4a7c15) >> 45);
+    return (size_t)((uintptr_t)p / 16 * UINT64_C(0x9e3779b97f4a7c15) >>
+                    (64 - place_bits));
 }
-_Static_assert(PLACES == 1 << (64 - 45), "place_of takes the first bits");
+
+static void put_block(const block *b)
+{
+    size_t i = place_of(b->at);
+    while (blocks[i].at)
+        i = (i + 1) % n_places;
+    blocks[i] = *b;
+}
+
+static void grow_blocks(void)
+{
+    block *old = blocks;
+    const size_t n = n_places;
+    place_bits = n ? place_bits + 1 : FIRST_BITS;
+    n_places = (size_t)1 << place_bits;
+    blocks = __real_calloc(n_places, sizeof *blocks);
+    if (!blocks) world_wrong("the world has no memory");
+    for (size_t i = 0; i < n; i++)
+        if (old[i].at) put_block(&old[i]);
+    __real_free(old);
+}
 
 /* bytes: as asked for. What malloc makes of them is not the same in each run. */
 static void *note(void *p, size_t bytes, const void *by)
 {
     const world_process *owner = world_running();
     if (!p || !owner || owner->index == 0) return p;
-    if (n_blocks++ > PLACES / 2) world_wrong("too many blocks of memory");
-    size_t i = place_of(p);
-    while (blocks[i].at)
-        i = (i + 1) % PLACES;
-    blocks[i] = (block){p, bytes, by, owner->index};
+    if (n_blocks++ >= n_places / 2) grow_blocks();
     const int o = owner->index;
-    used[o].bytes += blocks[i].bytes;
+    const block b = {p, bytes, by, o};
+    put_block(&b);
+    used[o].bytes += bytes;
     if (used[o].peak < used[o].bytes) used[o].peak = used[o].bytes;
     return p;
 }
 
 static void forget(const void *p)
 {
+    if (!p || n_places == 0) return;
     size_t i = place_of(p);
     while (blocks[i].at && blocks[i].at != p)
-        i = (i + 1) % PLACES;
-    if (!p || !blocks[i].at) return; // of before, or not of malloc's here
+        i = (i + 1) % n_places;
+    if (!blocks[i].at) return; // of before, or not of malloc's here
     used[blocks[i].owner].bytes -= blocks[i].bytes;
     n_blocks--;
     // Those behind it that would not be found any more move up.
-    for (size_t k = (i + 1) % PLACES; blocks[k].at; k = (k + 1) % PLACES) {
+    for (size_t k = (i + 1) % n_places; blocks[k].at; k = (k + 1) % n_places) {
         const size_t should = place_of(blocks[k].at);
-        if ((k - should) % PLACES < (k - i) % PLACES) continue;
+        if ((k - should) % n_places < (k - i) % n_places) continue;
         blocks[i] = blocks[k];
         i = k;
     }
@@ -151,7 +174,7 @@ void world_memory_check_freed(const world_process *p)
 {
     if (used[p->index].bytes == 0) return;
     const block *most = NULL;
-    for (int i = 0; i < PLACES; i++)
+    for (size_t i = 0; i < n_places; i++)
         if (blocks[i].at && blocks[i].owner == p->index &&
             (!most || blocks[i].bytes > most->bytes))
             most = &blocks[i];
