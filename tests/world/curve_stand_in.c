@@ -51,7 +51,7 @@ int zmq_curve_public(char *public, const char *secret)
 
 bool curve_stand_in_job_has_keys(void)
 {
-    return world_choice(KEYED, 4) == 0;
+    return world_since(WORLD_KEYS) && world_choice(KEYED, 4) == 0;
 }
 
 void curve_stand_in_secret(bool is_worker, uint8_t out[STAND_IN_KEY_BYTES])

@@ -4,11 +4,19 @@
 
 #define MS UINT64_C(1000000)
 
-enum { FAULTS_MOST = 4, MOMENTS_MOST = 56, TOGETHER_MS = 4, LATEST_START_MS = 3000 };
+enum { FAULTS_MOST = 4, MOMENTS_MOST = 52, TOGETHER_MS = 4, LATEST_START_MS = 3000 };
 enum { FULL_MS = 60 }; // when disks fill, and for how long: a job's work is over soon
+enum { SLOW_MOST = 3, DOUBLES_MOST = 3 };
 
 /* Numbers of faults, after those that are planned and those of moments. */
-enum { LATE_STARTS = FAULTS_MOST + MOMENTS_MOST, STRANGERS, FULL };
+enum {
+    LATE_STARTS = FAULTS_MOST + MOMENTS_MOST,
+    STRANGERS,
+    FULL,
+    SLOW,
+    DOUBLES,
+    HIDDEN_NUMBERS
+};
 
 /* What is chosen (nemesis_choice). */
 enum {
@@ -17,8 +25,13 @@ enum {
     SOME_FULL,
     FULL_AT,
     FULL_FOR,
+    SOME_SLOW,
+    SOME_DOUBLES,
+    SOME_HIDDEN,
     BOTH = 410,
-    LATE = 420
+    LATE = 420,
+    SLOW_ONE = 700, // 6 of each
+    DOUBLE = 800    // 3 of each
 };
 
 typedef enum fault {
@@ -153,12 +166,68 @@ static void fill_disks(void *arg, uint64_t i)
     if (n->last_ns < until) n->last_ns = until;
 }
 
+/* Where connections are lost, it adds to what keeps members apart: less than the
+ * coordinator's grace in all. */
+static uint64_t slow_most_ms(const nemesis *n)
+{
+    const bool cuts = n->n_planned > 1 || plan[0].what == CUT || plan[0].what == CUT_ALL;
+    return cuts ? NEMESIS_GRACE_MS / 4 : NEMESIS_DEAD_AFTER_MS / 4;
+}
+
+static void read_slowly(void *arg, uint64_t i)
+{
+    static const uint64_t most_us[] = {2000, 20000, 200000};
+    nemesis *n = arg;
+    const uint64_t what = SLOW_ONE + 6 * i;
+    if (!nemesis_does(n, SLOW)) return;
+    const world_process *p = member_of(n, nemesis_choice(n, what, 1 << 20));
+    const uint64_t until =
+        world_time() + (1 + nemesis_choice(n, what + 1, slow_most_ms(n))) * MS;
+    world_slow(
+        p, (world_sockets)nemesis_choice(n, what + 2, 3),
+        (1 + nemesis_choice(n, what + 3, most_us[nemesis_choice(n, what + 4, 3)])) * 1000,
+        until);
+    if (n->last_ns < until) n->last_ns = until;
+}
+
+static void start_double(void *arg, uint64_t i)
+{
+    nemesis *n = arg;
+    const uint64_t what = DOUBLE + 3 * i;
+    if (!nemesis_does(n, DOUBLES)) return;
+    n->doubles((int)nemesis_choice(n, what, (uint64_t)n->n_members),
+               nemesis_choice(n, what + 1, 1 << 20));
+    if (n->last_ns < world_time()) n->last_ns = world_time();
+}
+
+/* Half of them soon, half when many have been started again. */
+static void plan_starts_and_readers(nemesis *n)
+{
+    if (!world_since(WORLD_STARTS)) return;
+    for (uint64_t i = 0; i < SLOW_MOST && nemesis_choice(n, SOME_SLOW, 4) == 0; i++)
+        world_at(world_now() + nemesis_choice(n, SLOW_ONE + 6 * i + 5, n->span_ms) * MS,
+                 read_slowly, n, i);
+    if (!n->doubles || nemesis_choice(n, SOME_DOUBLES, 4) != 0) return;
+    for (uint64_t i = 0; i < DOUBLES_MOST; i++) {
+        const uint64_t span = n->span_ms * (i % 2 ? 1 : 10);
+        world_at(world_now() + nemesis_choice(n, DOUBLE + 3 * i + 2, span) * MS,
+                 start_double, n, i);
+    }
+}
+
+bool nemesis_hides_numbers(const nemesis *n)
+{
+    return world_since(WORLD_STARTS) && nemesis_choice(n, SOME_HIDDEN, 8) == 0 &&
+           !(n->without >> HIDDEN_NUMBERS & 1);
+}
+
 void nemesis_begin(nemesis *n)
 {
     const uint64_t faults = 1 + world_draw(FAULTS_MOST),
                    span = 1 + world_draw(world_draw(3) ? n->span_ms : 10 * n->span_ms);
     // A connection that has closed has to be made again within the coordinator's grace.
     n->most_ms = faults == 1 ? NEMESIS_DEAD_AFTER_MS / 4 : NEMESIS_GRACE_MS / 2;
+    n->n_planned = faults;
     uint64_t at_ns = 0, left_ms = n->most_ms; // one after the other may hold them longer
     for (uint64_t i = 0; i < faults; i++) {
         plan[i] = (struct planned){.what = draw_fault(n),
@@ -176,7 +245,8 @@ void nemesis_begin(nemesis *n)
     }
     if (nemesis_choice(n, SOME_STRANGERS, 4) == 0 && nemesis_does(n, STRANGERS))
         stranger_come(n->seed, stranger_is_gone, n);
-    if (n->fills && nemesis_choice(n, SOME_FULL, 6) == 0)
+    plan_starts_and_readers(n);
+    if (n->fills && world_since(WORLD_KEYS) && nemesis_choice(n, SOME_FULL, 6) == 0)
         world_at(world_now() + nemesis_choice(n, FULL_AT, FULL_MS) * MS, fill_disks, n,
                  0);
 }

@@ -18,6 +18,8 @@ typedef struct nemesis {
     void (*joins)(void);              // somebody comes; NULL: nobody may
     void (*tells)(void);              // the job is told to end; NULL: it is not
     void (*leaves)(world_process *p); // may be told to; NULL: nobody may
+    void (*doubles)(int member, uint64_t start); // an earlier start of it, or its present
+                                                 // one again, comes late; NULL: none does
     world_process **members; // (n_members) borrowed: the present processes; NULL: not yet
     int n_members;
     uint64_t span_ms; // faults begin within
@@ -29,6 +31,7 @@ typedef struct nemesis {
     bool has_killed, has_slept;
     uint64_t last_ns; // when its last fault is over
     uint64_t most_ms; // that a member is kept from the others
+    uint64_t n_planned;
     int kills, n_moments;
 } nemesis;
 
@@ -36,6 +39,8 @@ typedef struct nemesis {
 void nemesis_begin(nemesis *n);
 /* One more: p dies at a moment that its program has come to. As long as it may. */
 void nemesis_kill_now(nemesis *n, world_process *p);
+/* Whether starts have no number (PS_INCARNATION). */
+bool nemesis_hides_numbers(const nemesis *n);
 /* How long after the job's begin a member starts: most often at once. */
 uint64_t nemesis_start_ms(nemesis *n, int member);
 /* A number below `below` that follows from the seed alone: what is drawn later stays as

@@ -1,9 +1,9 @@
 /* ps-world: whole jobs in one process, with virtual time (world.h).
  *
- *   ps-world --seed S [--trace] [--without FAULTS] [--here]
+ *   ps-world --seed S [--trace] [--without FAULTS] [--here] [--edition N]
  *   ps-world --seeds FIRST..LAST [--twice]
  *   ps-world --seconds N            new seeds, from the time of day on
- *   ps-world --failed               seeds that have failed once
+ *   ps-world --failed               seeds that have failed once, as they were then
  *   ps-world --members N            how the coordinator fares with N members
  * (world_scale.c)
  *
@@ -13,7 +13,8 @@
  * number whose bit i leaves out fault i. --trace: each message, event, fault and line of
  * a log.
  * --twice: each run is made again, and its trace has to be the same. --here: the run with
- * the faults alone, in this process, for gdb; nobody compares its weights. */
+ * the faults alone, in this process, for gdb; nobody compares its weights. --edition: of
+ * what seeds mean (world.h). */
 #include <dnnl.h>
 #include <ftw.h>
 #include <inttypes.h>
@@ -40,7 +41,8 @@ enum { SHRINK_S = 60 }; // then the faults that are left are those
 enum { KINDS = 128 }; // of jobs with a model
 
 typedef struct wanted {
-    uint64_t first, last, seed;      // the present one
+    uint64_t first, last, seed; // the present one
+    int edition;
     uint64_t without;                // faults that do not happen
     double seconds;                  // 0: all of them
     bool trace, twice, quiet, whole; // whole: the undisturbed run is traced, too
@@ -78,6 +80,7 @@ static uint64_t kind_of(uint64_t seed)
 static int run_here(const world_job_options *job, const wanted *w, outcome *out)
 {
     world_options o = {.seed = w->seed,
+                       .edition = w->edition,
                        .schedule = job->disturbed ? 1 : 0,
                        .kind = kind_of(w->seed),
                        .trace = w->trace && (job->disturbed || w->whole),
@@ -166,10 +169,11 @@ static int run_and_replay(const wanted *w, const char *name)
 
 static int run_against_undisturbed(const wanted *w)
 {
-    static outcome undisturbed[KINDS + 1]; // of each kind
+    static outcome undisturbed[WORLD_NOW + 1][KINDS + 1]; // of each kind
     const uint64_t kind = kind_of(w->seed);
+    outcome *of_kind = &undisturbed[w->edition][kind];
     outcome out = {0};
-    if (kind) out = undisturbed[kind];
+    if (kind) out = *of_kind;
     world_job_options job = {.folder = folder};
     const bool asks = kind ? out.weights == 0 : world_job_has_no_closed_form(w->seed);
     int code = asks ? run_once(&job, w, &out) : 0;
@@ -178,7 +182,7 @@ static int run_against_undisturbed(const wanted *w)
         whole.whole = true;
         return run_once(&job, &whole, &out);
     }
-    if (kind) undisturbed[kind] = out;
+    if (kind) *of_kind = out;
     job = (world_job_options){folder, true, w->without, {0}, NULL};
     if (code == 0) code = run_once(&job, w, &out);
     return code == 0 && w->twice ? run_again(w, &out) : code;
@@ -219,8 +223,9 @@ static void shrink(wanted w)
         fewer.without |= UINT64_C(1) << i;
         if (run_seed(&fewer) != 0) w.without = fewer.without;
     }
-    printf("world: the fewest faults: --seed %" PRIu64 " --without %" PRIu64 "\n", w.seed,
-           w.without);
+    printf("world: the fewest faults: --seed %" PRIu64 " --without %" PRIu64
+           " --edition %d\n",
+           w.seed, w.without, w.edition);
 }
 
 static int run_seeds(wanted *w)
@@ -270,6 +275,7 @@ static int run_failed(wanted *w)
                                      UINT64_C(22132907),
                                      UINT64_C(20231602)};
     int code = 0;
+    w->edition = WORLD_FIRST;
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds && code == 0; i++) {
         w->first = w->last = seeds[i];
         code = run_seeds(w);
@@ -279,7 +285,8 @@ static int run_failed(wanted *w)
 
 static int run_members(int n)
 {
-    const world_options o = {.seed = 1, .errors = fdopen(dup(STDERR_FILENO), "w")};
+    const world_options o = {
+        .seed = 1, .edition = WORLD_NOW, .errors = fdopen(dup(STDERR_FILENO), "w")};
     if (n >= WORLD_MEMBERS_LEAST && n <= WORLD_MEMBERS_MOST)
         return freopen("/dev/null", "w", stderr) ? world_scale_run(&o, n) : 1;
     fprintf(stderr, "ps-world: --members is from %d to %d\n", WORLD_MEMBERS_LEAST,
@@ -298,14 +305,15 @@ static bool read_range(const char *text, wanted *w)
 
 static int usage(void)
 {
-    fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] [--here] | --seeds "
-                    "FIRST..LAST [--twice] | --seconds N | --failed | --members N\n");
+    fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] [--here] "
+                    "[--edition N] | --seeds FIRST..LAST [--twice] | --seconds N | "
+                    "--failed | --members N\n");
     return 2;
 }
 
 int main(int argc, char **argv)
 {
-    wanted w = {.last = UINT64_MAX};
+    wanted w = {.last = UINT64_MAX, .edition = WORLD_NOW};
     const bool failed = argc == 2 && strcmp(argv[1], "--failed") == 0;
     if (argc < 3 && !failed) return usage();
     if (failed) {
@@ -328,6 +336,8 @@ int main(int argc, char **argv)
             w.here = true;
         else if (strcmp(argv[i], "--without") == 0 && i + 1 < argc)
             w.without = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--edition") == 0 && i + 1 < argc)
+            w.edition = atoi(argv[++i]) % (WORLD_NOW + 1);
         else
             return usage();
     }

@@ -87,6 +87,11 @@ uint64_t world_choice_of(uint64_t kind, uint64_t what, uint64_t below)
     return chosen;
 }
 
+bool world_since(world_edition e)
+{
+    return W.o.edition >= (int)e;
+}
+
 uint64_t world_choice(uint64_t what, uint64_t below)
 {
     return world_choice_of(W.o.kind ? W.o.kind : W.o.seed, what, below);

@@ -41,6 +41,7 @@ typedef struct world_process {
  * virtual time. */
 typedef struct world_options {
     uint64_t seed;
+    int edition;       // of what seeds mean (world_since)
     uint64_t most_ns;  // virtual
     uint64_t schedule; // what happens when
     uint64_t kind;     // of job: what world_choice follows; 0: the seed
@@ -103,6 +104,16 @@ void world_at(uint64_t at_ns, void (*act)(void *arg, uint64_t number), void *arg
 uint64_t world_choice(uint64_t what, uint64_t below);
 uint64_t world_choice_of(uint64_t kind, uint64_t what, uint64_t below);
 
+/* What a seed's job and faults are drawn from has grown. A seed that failed once stays
+ * what it was: it is run with its edition. */
+typedef enum world_edition {
+    WORLD_FIRST,  // until 30 November
+    WORLD_KEYS,   // keys, full disks, many members, rows in elastic jobs
+    WORLD_STARTS, // starts that are late or have no number, slow readers
+    WORLD_NOW = WORLD_STARTS
+} world_edition;
+bool world_since(world_edition e);
+
 /* A line of the trace. */
 __attribute__((format(printf, 1, 2))) void world_say(const char *format, ...);
 bool world_traces(void); // or only hashes them
@@ -146,6 +157,11 @@ void world_disk_loses_power(const char *folder);
 int world_cut(const world_process *a, const world_process *b);
 /* Until then nothing passes between the two; what is sent waits. */
 void world_part(const world_process *a, const world_process *b, uint64_t until_ns);
+/* Until then its sockets give a message each so often: all, those of even numbers or
+ * those of odd ones. */
+typedef enum world_sockets { WORLD_ALL, WORLD_EVEN, WORLD_ODD } world_sockets;
+void world_slow(const world_process *p, world_sockets which, uint64_t each_ns,
+                uint64_t until_ns);
 /* A process is gone: its connections end. */
 void world_net_forget(const world_process *p);
 /* Whether somebody listens there. */

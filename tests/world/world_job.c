@@ -634,7 +634,7 @@ static int begin(void *arg)
     J.workers = 1 + (int)world_choice(1, FEW_WORKERS);
     J.servers = 1 + (int)world_choice(2, FEW_SERVERS);
     J.shards = 1 + (int)world_choice(3, 2);
-    if (world_choice(16, 12) == 0) {
+    if (world_since(WORLD_KEYS) && world_choice(16, 12) == 0) {
         J.workers = WORKERS_MOST - (int)world_choice(1, FEW_WORKERS);
         J.servers = SERVERS_MOST;
         J.shards = 1;

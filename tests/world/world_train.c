@@ -20,9 +20,10 @@ enum {
     BATCH = 4,
     ELASTIC_STEPS = 60,
     STARTS_MOST = 12,
-    RESUMABLE = 75,   // exit code: the job has ended as it was asked to
-    MOST_S = 400,     // of virtual time
-    LATE_MS = 30000,  // after the last fault: half a step's time limit
+    RESUMABLE = 75,  // exit code: the job has ended as it was asked to
+    MOST_S = 400,    // of virtual time
+    LATE_MS = 30000, // after the last fault: half a step's time limit
+    DOUBLES_MOST = 4,
     AFTER_MS = 20000, // the work is done
     JOINS_MS = 2000   // after a death, or the begin
 };
@@ -41,6 +42,8 @@ typedef struct member {
     bool is_waiting;  // to be started again
     bool came_later;  // to an elastic job
     bool leaves;      // was told to
+    bool is_double;   // a start that comes late, beside those that psrun knows
+    uint32_t found;   // bit i: worker 0's start i has found a checkpoint
     uint64_t late_ms; // its first start
 } member;
 
@@ -56,6 +59,9 @@ static struct {
     int workers, servers, n;      // all that have been started
     member members[MEMBERS_MOST]; // servers first
     world_process *processes[MEMBERS_MOST];
+    member doubles[DOUBLES_MOST];
+    int n_doubles;
+    bool hides_numbers; // of starts
     nemesis nemesis;
     char config[300], out[300];
     char settings[24][400];
@@ -85,7 +91,8 @@ static const char clicks[] =
 static bool has_rows(void)
 {
     const world_subject subject = world_train_subject(T.kind);
-    return (subject == WORLD_FIXED || subject == WORLD_ELASTIC) &&
+    return (subject == WORLD_FIXED ||
+            (subject == WORLD_ELASTIC && world_since(WORLD_KEYS))) &&
            world_choice(21, 4) == 0;
 }
 
@@ -98,7 +105,7 @@ static bool has_buddies(void)
 static bool has_many_members(void)
 {
     return world_train_subject(T.kind) == WORLD_FIXED && !has_rows() &&
-           world_choice(26, 6) == 0;
+           world_since(WORLD_KEYS) && world_choice(26, 6) == 0;
 }
 
 /* One and two; with buddies two and three; of many three and four. */
@@ -124,8 +131,9 @@ static void write_config(void)
     static const char *const codecs[] = {"", "", ", codec: int8", ", codec: fp16"};
     FILE *f = fopen(T.config, "w");
     if (!f || fputs(config_of_all, f) < 0 ||
-        (has_rows() ? fprintf(f, clicks, bounds[world_choice(23, 6)],
-                              codecs[world_choice(24, 4)])
+        (has_rows() ? fprintf(f, clicks,
+                              bounds[world_since(WORLD_KEYS) ? world_choice(23, 6) : 0],
+                              codecs[world_since(WORLD_KEYS) ? world_choice(24, 4) : 0])
                     : fputs(models[world_choice(8, 3)], f)) < 0 ||
         fclose(f) != 0)
         world_wrong("cannot write %s", T.config);
@@ -199,7 +207,8 @@ static void choose_rows(void)
 {
     set("data.kind=synthetic_clicks");
     if (has_buddies()) set("rows.buddy=true");
-    if (world_choice(25, 2)) set("checkpoint.rows_full_every=3");
+    if (world_since(WORLD_KEYS) && world_choice(25, 2))
+        set("checkpoint.rows_full_every=3");
 }
 
 static void choose_job(void)
@@ -272,13 +281,16 @@ static bool has_checkpoint(void)
 }
 
 /* Worker 0 goes on with the job's own checkpoints; before the first one it begins again.
- */
-static int add_results(char **argv, const member *m)
+ * What starts processes without numbers always has it go on, until the job was told to
+ * end, which leaves results. */
+static int add_results(char **argv, member *m)
 {
+    const uint32_t bit = UINT32_C(1) << m->starts % 32;
     argv[0] = "--out";
     argv[1] = T.out;
-    if (m->starts == 1 && T.record.stretch == 0) return 2;
-    if (!has_checkpoint()) {
+    if (m->starts == 1 && T.record.stretch == 0 && !T.hides_numbers) return 2;
+    if (!m->is_double && has_checkpoint()) m->found |= bit;
+    if (!(m->found & bit) && (!T.hides_numbers || T.resumes > 0)) {
         argv[2] = "--overwrite";
         return 3;
     }
@@ -289,7 +301,7 @@ static int add_results(char **argv, const member *m)
 
 static int program(void *arg)
 {
-    const member *m = arg;
+    member *m = arg;
     if (m->starts == 1 && m->late_ms > 0) usleep((useconds_t)m->late_ms * 1000);
     char rank[16], workers[16], servers[16], incarnation[16];
     snprintf(rank, sizeof rank, "%d", m->rank);
@@ -322,7 +334,10 @@ static int program(void *arg)
     }
     if (m->is_worker && m->rank == 0) n += add_results(argv + n, m);
     // The environment is the world's; it is read before anything waits.
-    setenv("PS_INCARNATION", incarnation, 1);
+    if (T.hides_numbers)
+        unsetenv("PS_INCARNATION");
+    else
+        setenv("PS_INCARNATION", incarnation, 1);
     if (m->came_later)
         setenv("PS_NEWCOMER", "1", 1);
     else
@@ -339,6 +354,25 @@ static void start_member(int number)
     m->is_waiting = false;
     m->starts++;
     T.processes[number] = world_start(name, T.processes[number], program, m);
+}
+
+/* A start of which its launcher has heard nothing, and that it took for dead, comes after
+ * all. Without a number it would be in the way of the one that has its place. Server 0's
+ * would find its port in use. */
+static void on_double(int number, uint64_t start)
+{
+    const member *m = &T.members[number];
+    if (number == 0 || number >= T.n || m->came_later || T.n_doubles == DOUBLES_MOST)
+        return;
+    member *d = &T.doubles[T.n_doubles++];
+    char name[32];
+    *d = *m;
+    d->is_double = true;
+    d->late_ms = 0;
+    d->starts = 1 + (int)(start % (uint64_t)m->starts);
+    snprintf(name, sizeof name, "late-%s-%d.%d", d->is_worker ? "worker" : "server",
+             d->rank, d->starts - 1);
+    world_start(name, T.processes[number], program, d);
 }
 
 /* What has died is started again; but not where all were told to end since. */
@@ -601,6 +635,8 @@ static void begin_nemesis(void)
                           .fills = subject == WORLD_FIXED,
                           .tells = may_pause ? on_tell : NULL,
                           .without = T.without};
+    T.hides_numbers = may_pause && nemesis_hides_numbers(&T.nemesis);
+    if (!T.hides_numbers) T.nemesis.doubles = on_double;
     if (subject == WORLD_ELASTIC) {
         T.nemesis.n_members = MEMBERS_MOST;
         T.nemesis.joins = on_join;

@@ -217,6 +217,7 @@ typedef struct socket {
     struct connection *to;  // of a ROUTER: where the message that is written goes
     struct connection *first, *last; // of its connections, in the order of their numbers
     uint32_t zap_number;
+    uint64_t next_ns; // when it may be read again: of a slow reader's
 } socket_t;
 
 typedef enum state { PROVING, UP, DOWN } state;
@@ -785,6 +786,45 @@ int zmq_getsockopt(void *socket, int option, void *value, size_t *bytes)
     return 0;
 }
 
+static struct {
+    world_sockets which;
+    uint64_t each_ns, until_ns;
+} slow[WORLD_PROCESSES];
+
+void world_slow(const world_process *p, world_sockets which, uint64_t each_ns,
+                uint64_t until_ns)
+{
+    world_say("%s reads a message each %.3f ms until %.6f", p->name,
+              (double)each_ns * 1e-6, (double)until_ns * 1e-9);
+    slow[p->index].which = which;
+    slow[p->index].each_ns = each_ns;
+    slow[p->index].until_ns = until_ns;
+}
+
+static void look_again(void *arg, uint64_t number)
+{
+    (void)number;
+    world_touch(arg);
+}
+
+/* It has given a message. */
+static void slow_down(socket_t *s)
+{
+    const int i = s->process->index;
+    const bool is_odd = s->index % 2 == 1;
+    if (world_time() >= slow[i].until_ns || s->type == ZMQ_PAIR || s == s->context->zap ||
+        slow[i].which == (is_odd ? WORLD_EVEN : WORLD_ODD))
+        return;
+    s->next_ns = world_time() + slow[i].each_ns;
+    if (s->next_ns > slow[i].until_ns) s->next_ns = slow[i].until_ns;
+    world_at(s->next_ns, look_again, s->process, 0);
+}
+
+static bool has_message(const socket_t *s)
+{
+    return s->reading || (s->in.first && world_time() >= s->next_ns);
+}
+
 bool world_monitor_readable(int fd)
 {
     const int i = fd - WORLD_FD - MONITOR_FDS;
@@ -916,13 +956,14 @@ int zmq_msg_recv(zmq_msg_t *msg, void *socket, int flags)
 {
     (void)flags; // all of the programs' do not wait
     socket_t *s = socket;
+    if (!has_message(s)) {
+        errno = EAGAIN;
+        return -1;
+    }
     if (!s->reading) {
         s->reading = queue_take(&s->in);
         s->at = 0;
-        if (!s->reading) {
-            errno = EAGAIN;
-            return -1;
-        }
+        slow_down(s);
         note_message(s->reading);
         if (s->type == ZMQ_ROUTER && s != s->context->zap) put_id_first(s->reading);
     }
@@ -948,7 +989,7 @@ static int ready_items(const polled *p)
     for (int i = 0; i < p->n; i++) {
         zmq_pollitem_t *item = &p->items[i];
         const socket_t *s = item->socket;
-        const bool readable = s ? s->in.first || s->reading : world_fd_readable(item->fd);
+        const bool readable = s ? has_message(s) : world_fd_readable(item->fd);
         item->revents = (short)((readable ? item->events & ZMQ_POLLIN : 0) |
                                 (s ? item->events & ZMQ_POLLOUT : 0));
         n += item->revents != 0;
