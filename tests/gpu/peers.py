@@ -1,12 +1,12 @@
 """PyTorch at its best, and the machine's limits, for tests/gpu/run.
 
-  python3 peers.py SECONDS [limits | ahead] [cpu] [NAME=JOB.json ...] [gpt2]
+  python3 peers.py SECONDS [limits | ahead | ddp] [cpu] [NAME=JOB.json ...] [gpt2]
 
 Prints a line of JSON, [name, figure], as soon as each is there. All in one process: PyTorch's start
 takes longer than a figure. Models are trained in bf16 (torch.autocast; in exact float32, where the name
 says float32), channels_last, cudnn.benchmark, with a fused optimizer: eager, compiled, and compiled with CUDA graphs. gpt2: of 124M
-parameters, 16 x 1024 tokens, by transformers. ahead: only compiles, for PyTorch's caches. cpu: to
-rehearse where there is no GPU.
+parameters, 16 x 1024 tokens, by transformers. ahead: only compiles, for PyTorch's caches. ddp: one rank of
+DistributedDataParallel over Gloo, as torchrun's variables say; three steps. cpu: to rehearse where there is no GPU.
 """
 import glob
 import json
@@ -199,6 +199,34 @@ def train(peer, mode, seconds):
     return figure
 
 
+def train_ddp(peer):
+    """All ranks' samples a second. A step over a slow link takes seconds, so few are made."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(1)
+    model, loss_of = peer.make()
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = fused_adamw(model)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=peer.narrow):
+            loss = loss_of(model)
+        loss.backward()
+        optimizer.step()
+        synchronize()
+
+    step()
+    start, n = time.perf_counter(), 3
+    for _ in range(n):
+        step()
+    seconds = (time.perf_counter() - start) / n
+    ranks = dist.get_world_size()
+    dist.destroy_process_group()
+    return {"samples_per_second": ranks * peer.n / seconds, "step_ms": seconds * 1e3}
+
+
 def say(name, figure):
     print(json.dumps([name, figure]), flush=True)
 
@@ -212,6 +240,10 @@ def main():
             say(name, round(figure, 2))
     peers = {name: Pictures(path, narrow="float32" not in name)
              for name, path in (word.split("=", 1) for word in words if "=" in word)}
+    if "ddp" in words:
+        for name, peer in peers.items():
+            say(name, train_ddp(peer))
+        return
     if "gpt2" in words:
         peers["GPT-2"] = Gpt2()
     eager, *compiled = WAYS
