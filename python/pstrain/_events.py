@@ -7,7 +7,8 @@ import os
 import select
 import typing
 
-_MOST = 1000  # characters of a text
+_MOST = 650  # characters of a text: in JSON one has at most six bytes, and a line PIPE_BUF
+_OF_ANOTHER = "Traceback (most recent call last):"
 
 
 def tell(event: str, **fields: typing.Any) -> None:
@@ -22,12 +23,31 @@ def tell(event: str, **fields: typing.Any) -> None:
         pass
 
 
+def text_of(error: BaseException) -> str:
+    """Its message in one line, with what lies beneath it: the exception of another process (a DataLoader's worker), whose
+    traceback is part of the message, and a full disk or missing memory that it was raised for."""
+    try:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception:
+        return "<its str() failed>"
+    if any(line.endswith(_OF_ANOTHER) for line in lines):
+        return f"{lines[0].rstrip(':.')}: {lines[-1]}"
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    beneath = f" ({type(cause).__name__}: {text_of(cause)})" if isinstance(cause, (OSError, MemoryError)) else ""
+    return (lines[0] if lines else "") + beneath
+
+
+def line_of(error: BaseException) -> str:
+    """As the last line of a traceback, and short."""
+    kind, text = type(error), text_of(error)
+    module = "" if kind.__module__ in ("builtins", "__main__", "__mp_main__") else f"{kind.__module__}."
+    name = module + kind.__qualname__
+    return (f"{name}: {text}" if text else name)[:_MOST]
+
+
 def tell_exception(error: BaseException) -> None:
     """It ends this process."""
-    kind, text = type(error), str(error).strip().split("\n")[0]
-    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-    name = module + kind.__qualname__
-    tell("exception", line=(f"{name}: {text}" if text else name)[:_MOST])
+    tell("exception", line=line_of(error))
 
 
 def tell_exits() -> None:

@@ -251,7 +251,7 @@ class Session:
 
     def abort(self, reason: str) -> None:
         if self._s:
-            self.library.pstrain_abort(self._s, reason.encode())
+            self.library.pstrain_abort(self._s, reason.encode(errors="backslashreplace"))
 
     def destroy(self, at_once: bool = False) -> None:
         """After close or abort. The library's memory goes when nobody holds memory() or arenas(); at_once:

@@ -451,7 +451,7 @@ def _named(what: typing.Any) -> "typing.Iterator[tuple[str, torch.Tensor]]":
 
 def _reason(error: BaseException) -> str:
     """For the other ranks."""
-    text = str(error).strip().split("\n")[0]
+    text = _events.text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -17,7 +17,7 @@ import tempfile
 import traceback
 import typing
 
-from . import _programs, job as jobs
+from . import _events, _programs, job as jobs
 from .errors import Error, InputError, PeerError
 
 log = logging.getLogger("pstrain")
@@ -111,8 +111,8 @@ def _why(folder: str, attempt: str, cause: typing.Any) -> str:
     name = f"rank {rank}" if is_worker else f"server {rank}"
     if is_worker and os.path.exists(path := _path(folder, attempt, rank, "error")):
         with open(path, encoding="utf-8") as f:
-            text = f.read().rstrip()
-        return f"{name} failed: {text.splitlines()[-1]}\n\nOn {name}:\n{text}"
+            line, _, text = f.read().rstrip().partition("\n")
+        return f"{name} failed: {line}\n\nOn {name}:\n{text}"
     if cause.code == -signal.SIGKILL and not cause.fault:
         return f"{name} {cause.how}; if nobody killed it, memory was short (dmesg)"
     words = cause.last_error.text or cause.last_line if cause.code > 0 and not cause.fault else ""
@@ -254,5 +254,6 @@ def _pickled_result(result: typing.Any, by_value: bool) -> bytes:
 
 
 def _keep(path: str, kind: "type[BaseException]", error: BaseException, where: typing.Any) -> None:
-    """sys.excepthook: the caller shows the traceback."""
-    _write(path, "".join(traceback.format_exception(kind, error, where)).encode(errors="replace"))
+    """sys.excepthook: the caller shows the traceback, below the line that says most."""
+    text = "".join(traceback.format_exception(kind, error, where))
+    _write(path, f"{_events.line_of(error)}\n{text}".encode(errors="backslashreplace"))

@@ -48,6 +48,8 @@ class Launch(JobTest):
     def test_failures(self):
         text = self.said("failures")
         for name, why in (("raises", "rank 1 failed: ValueError: no such weight\n"),
+                          ("raises_lines", "rank 1 failed: RuntimeError: the first\n"),
+                          ("raises_wordless", r"rank 1 failed: Wordless: <its str\(\) failed>\n"),
                           ("kills", "rank 1 was ended by SIGKILL; if nobody killed it, memory was short"),
                           ("kills_server", "server 0 was ended by SIGKILL; if nobody killed it, memory was short"),
                           ("leaves", r"rank 1 failed: .*fn called sys.exit\(0\): it has to return\n"),

@@ -579,6 +579,36 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1 has (ended before step|left the job: every worker)")
         self.assertRegex(text, r"(?m)^psrun: .*worker 1 has ended before step 11")
 
+    def test_what_is_said_of_an_exception(self):
+        """Also what lies beneath it: the exception of a DataLoader's worker, a full disk."""
+        code = """
+import torch
+from pstrain._events import line_of
+def fails(*_):
+    raise KeyError("no such sample")
+def saves(how):
+    try:
+        open("/dev/full", "w").write("x" * 10000)
+    except OSError as error:
+        how(error)
+def hides(error):
+    raise RuntimeError("unexpected pos") from None
+def follows(error):
+    raise RuntimeError("unexpected pos")
+def loads(_):
+    class Samples(list):
+        __getitem__ = fails
+    list(torch.utils.data.DataLoader(Samples([0]), num_workers=1))
+for call in (lambda: loads(0), lambda: saves(hides), lambda: saves(follows)):
+    try:
+        call()
+    except Exception as error:
+        print(line_of(error))
+"""
+        self.assertEqual(run_well([PYTHON, "-c", code], env=environment()).splitlines(), [
+            "KeyError: Caught KeyError in DataLoader worker process 0: KeyError: 'no such sample'", "RuntimeError: unexpected pos",
+            "RuntimeError: unexpected pos (OSError: [Errno 28] No space left on device)"])
+
     def uneven(self, how, short):
         """Returns what the other rank says, and the whole output. Each rank says it once."""
         text = self.ends("uneven", how, str(short))

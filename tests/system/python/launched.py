@@ -31,6 +31,19 @@ def raises():
     raise ValueError("no such weight")
 
 
+def raises_lines():
+    raise RuntimeError("\n the first\nthe last \udcff")
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise TypeError("no words")
+
+
+def raises_wordless():
+    raise Wordless
+
+
 def kills():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -146,7 +159,7 @@ def without_servers():
 
 
 def failures():
-    for fn, args in ((step, (1.0, raises)), (step, (1.0, kills)), (step, (1.0, kills_server)), (step, (1.0, leaves)),
+    for fn, args in ((step, (1.0, raises)), (step, (1.0, raises_lines)), (step, (1.0, raises_wordless)), (step, (1.0, kills)), (step, (1.0, kills_server)), (step, (1.0, leaves)),
                      (step, (1.0, vanishes)), (result_that_stays, (0,)), (raises_early, (0,)), (never_joins, (0,)),
                      (half_a_step, (0,))):
         name = (args[1:] or (fn,))[0].__name__
