@@ -13,6 +13,7 @@
 #include "shard_readers.h"
 #include "shard_rows.h"
 #include "shard_state.h"
+#include "tell.h"
 #include "thread.h"
 #include "trace.h"
 #include "zsock.h"
@@ -629,6 +630,17 @@ static int shard_items(ps_shard *s, ps_zsock_item items[N_ITEMS])
     return feed ? N_ITEMS : s->link ? LINK_EVENTS + 1 : WAKE + 1;
 }
 
+/* Another member has ended the job: perhaps one that waited, and does not know for whom.
+ */
+static void shard_tell_lack(ps_shard *s, ps_wire_frames *f)
+{
+    int64_t rank = -1;
+    (void)handle_rings(s, f); // pushes may lie there until the last one comes
+    for (size_t i = 0; rank < 0 && s->pace->lacks && i < s->n_chunks; i++)
+        rank = s->pace->lacks(s, &s->chunks[i]);
+    if (rank >= 0) ps_tell("waits", "{s:s, s:i}", "role", "worker", "rank", (int)rank);
+}
+
 static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
 {
     ps_zsock_item items[N_ITEMS];
@@ -644,6 +656,7 @@ static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)
         ps_shard_rings_awake(s, rc > 0 && items[WAKE].ready);
         if (rc < 0 && reason != EINTR)
             return ps_err_set(PS_ERR_NET, "polling: %s", zmq_strerror(reason));
+        if (items[ABORT].ready) shard_tell_lack(s, f);
         if (items[STOP].ready) return PS_OK;
         if (items[ABORT].ready) return ps_member_check(s->member);
         if (items[LINK_EVENTS].ready) PS_TRY(ps_coord_link_mend(s->link));

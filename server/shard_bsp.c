@@ -443,6 +443,14 @@ static ps_err bsp_check_left(const ps_shard *s, const ps_shard_chunk *c)
     return p->n_settling > 0 ? check_exact(s, p) : PS_OK;
 }
 
+static int64_t bsp_lacks(const ps_shard *s, const ps_shard_chunk *c)
+{
+    const ps_policy_chunk *p = &c->policy;
+    for (uint32_t i = 0; p->n_arrived > 0 && i < s->n_senders; i++)
+        if (!ps_rank_set_has(&p->arrived, s->senders[i])) return s->senders[i];
+    return -1;
+}
+
 /* ---- the table ---- */
 
 static ps_verdict bsp_push(ps_shard *s, ps_shard_chunk *c, uint32_t rank, uint64_t number)
@@ -490,4 +498,5 @@ const ps_shard_pace_ops ps_shard_bsp = {
     .stamp = bsp_stamp,
     .hear = bsp_hear,
     .check_left = bsp_check_left,
+    .lacks = bsp_lacks,
 };

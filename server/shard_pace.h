@@ -38,6 +38,8 @@ typedef struct ps_shard_pace_ops {
     /* Optional. Some workers have left: ARG if another one waits in the chunk for what
      * they will never send. */
     ps_err (*check_left)(const ps_shard *s, const ps_shard_chunk *c);
+    /* Optional. A worker whose push the chunk lacks, though another's is here; -1: none. */
+    int64_t (*lacks)(const ps_shard *s, const ps_shard_chunk *c);
 } ps_shard_pace_ops;
 
 #endif

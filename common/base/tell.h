@@ -22,6 +22,10 @@
  *   ended        code: the program has ended; of the shell that starts it over ssh
  *                (deploy/psrunlib/remote.py)
  *
+ *   a server
+ *   waits        role, rank: the job ends, and until now it lacks that worker's gradients
+ *                of a step, of which it has others'
+ *
  *   the coordinator's
  *   opened       members may join
  *   joined       role, rank, here, of; rank -1: it came without one

@@ -10,6 +10,7 @@ FIELDS = {
     "begun": {}, "exits": {}, "opened": {}, "back": {}, "rejoin": {}, "buddies": {},
     "joined": {"role": str, "rank": int, "here": int, "of": int}, "unjoined": {"role": str, "rank": int},
     "missing": {"role": (str, NONE)}, "silent": {"role": str, "rank": int}, "away": {"role": str, "rank": int},
+    "waits": {"role": str, "rank": int},
     "aborts": {"role": str, "rank": int},
     "interrupted": {"signal": str}, "workers": {"n": int}, "resume": {"step": int, "steps_lost": (int, NONE)},
     "commit": {"number": int, "place": str}, "restored": {"number": int, "place": str},

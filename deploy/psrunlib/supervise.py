@@ -89,6 +89,7 @@ class Supervisor:
         self.failed = None  # the part that has failed; None: it has been said
         self.cause = None  # the part that has made the job fail, when it has
         self.aborts = None  # the name of the part that has ended the job, as the coordinator says
+        self.lacked = None  # that of the worker for whose gradients a server waited
         self.all_done = False  # a worker has ended in order: then all of them have done their work
         self.killed_at = None
         self.ended_by_us = set()
@@ -259,6 +260,8 @@ class Supervisor:
         self.buddies |= event["event"] == "buddies"
         if event["event"] == "aborts":
             self.aborts = named(event)
+        if event["event"] == "waits":
+            self.lacked = self.lacked or named(event)
         self._note_members(event)
         if self.elastic:
             self.elastic.hear(event)
@@ -437,8 +440,13 @@ class Supervisor:
         """Where the end takes a while: only then is it known who has made the job fail."""
         if self.failed and self.now - self.failed_at > SAY_ENDING_S:
             self.faults.named()
-            self.screen.say(f"psrun: {self._how(self.failed)}; ending the job")
+            self.screen.say(f"psrun: {self._how(self._told() or self.failed)}; ending the job")
             self.failed = None
+
+    def _told(self):
+        """A worker that has told an error of its own; it may not have ended yet. None: no one has."""
+        own = [w for w in self.watched if w.part.role == "worker" and w.errors and w.last_error.kind != "PEER"]
+        return min(own, key=lambda w: w.last_error.kind == "TIMEOUT") if own else None
 
     def _left(self):
         return self.killed_at is not None and self.now - self.killed_at > LEFT_S
@@ -610,13 +618,17 @@ class Supervisor:
         cause = self.cause = self._cause(failed)
         what = "this attempt" if not self.signal and self.another(failed) else "the job"
         late = bool(cause.errors) and not cause.fault and self._ended_by_us(cause)
-        how = f"{cause.part.name} failed, and did not end by itself" if late else self._how(cause)
+        early = self.early(cause)
+        how = (f"{cause.part.name} failed, and did not end by itself" if late else
+               f"{early.part.name} ended with exit code 0, and others were not done" if early else self._how(cause))
         self.screen.say_in_red(f"psrun: {what} failed: {how}")
         why = cause.last_error.text or cause.last_line
         own = late or not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
         if why and own:
             self.screen.say_in_red(f"psrun:   {why[:MOST_OF_REASON]}")
             self._say_what_follows(cause, failed)
+            if lacked := self.lacked_by(cause):
+                self.screen.say_in_red(f"psrun:   {lacked}")
         elif not own and self.when_killed:
             by_kernel = "; if nobody killed it, memory was short (dmesg)" if cause.code == -signal.SIGKILL else ""
             self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")
@@ -630,6 +642,18 @@ class Supervisor:
         servers = [w.last_error for w in failed if w.part.role == "server" and w.errors and cause.exits]
         for error in [e for e in servers if e.kind != "PEER"][:1]:
             self.screen.say_in_red(f"psrun:   {error.text[:MOST_OF_REASON]}")
+
+    def early(self, cause):
+        """The worker that has ended well, and left the cause to wait for it; None: there is none."""
+        by_others = cause.part.role == "server" or cause.last_error.kind == "PEER"
+        done = [w for w in self.watched if w.part.role == "worker" and w.code == 0 and (w.exits or w.ended_at <= cause.ended_at)]
+        told = cause.errors and not cause.fault and cause.code > 0 and not self.elastic and not self.codes_tell
+        return min(done, key=lambda w: w.ended_at) if done and by_others and told else None
+
+    def lacked_by(self, cause):
+        """Whom a worker has waited for that timed out, in words; "": not known."""
+        late = cause.errors and cause.last_error.kind == "TIMEOUT" and self.lacked not in (None, cause.part.name)
+        return f"{self.lacked} had not sent its gradients of the step" if late else ""
 
     def _cause(self, failed):
         """The part that made the job fail. In this order: a part that a signal ended which was
@@ -651,4 +675,4 @@ class Supervisor:
 
     @staticmethod
     def _how(watched):
-        return f"{watched.part.name} {watched.how}"
+        return f"{watched.part.name} {watched.how if watched.code is not None or watched.fault else 'failed'}"

@@ -14,6 +14,8 @@ OTHERS = re.compile(r"(?:^|[ .])PeerError: (?P<text>.*)$|"
 TIMED_OUT = re.compile(r"(?:^pstrain\.[\w.]*|^RuntimeError: .*)TimeoutError: (?P<text>.*)$")
 # A Ctrl-C in a callback of PyTorch's, as PyTorch passes it on.
 INTERRUPTED = re.compile(r"^RuntimeError: (?:Cannot extract .*: )?KeyboardInterrupt\b")
+# What PyTorch's C++ puts below the line of an exception that Python code has raised within it.
+PLACES = re.compile(r"^(?:At:|  \S+\(\d+\): \S+)$")
 TOLD = ("KeyboardInterrupt", "SystemExit")
 
 
@@ -22,6 +24,13 @@ class Traceback:
 
     def __init__(self):
         self.inside = False
+        self.error = None  # the Failure of the last one, while lines follow that belong to it
+
+    def follows(self, line):
+        """Whether it belongs to the traceback that has ended."""
+        if not PLACES.match(PREFIX.sub("", line)):
+            self.error = None
+        return self.error is not None
 
     def take(self, line):
         """The Failure, when this line ends a traceback; else None."""
@@ -30,7 +39,8 @@ class Traceback:
             self.inside = True
         elif self.inside and line and not line[0].isspace():
             self.inside = False
-            return error_of(line) if EXCEPTION.match(line) else None
+            self.error = error_of(line) if EXCEPTION.match(line) else None
+            return self.error
         return None
 
 

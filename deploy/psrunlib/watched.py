@@ -123,6 +123,10 @@ class Watched:
         self._keep(line, screen)
         if not self.last_line or not is_of_others(line):
             self.last_line = line
+        if self.traceback.follows(line):
+            self.of_traceback.append(line)
+            self._end_traceback(screen, self.traceback.error)
+            return
         error = self.traceback.take(line)
         if error:
             self.printed.append(error)

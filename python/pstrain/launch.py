@@ -101,18 +101,22 @@ def _check_end(folder: str, supervisor: typing.Any, status: int, cli: typing.Any
             raise PeerError(f"rank {part.part.rank} ended with exit code 0 before fn had returned (os._exit?)")
     cause = supervisor.cause
     if status != 0:
-        raise PeerError(_why(folder, supervisor.attempt, cause) if cause else
+        early, lacked = (supervisor.early(cause), supervisor.lacked_by(cause)) if cause else (None, "")
+        if early:
+            raise PeerError(f"rank {early.part.rank} returned from fn, and others were not done: {cause.last_error.text}")
+        raise PeerError(_why(folder, supervisor.attempt, cause, lacked) if cause else
                         f"the job ended early: {cli.who_was_told(supervisor)}")
 
 
-def _why(folder: str, attempt: str, cause: typing.Any) -> str:
-    """The failed part and its reason. cause: psrun's Watched."""
+def _why(folder: str, attempt: str, cause: typing.Any, lacked: str) -> str:
+    """The failed part and its reason. cause: psrun's Watched; lacked: whom it waited for."""
     is_worker, rank = cause.part.role == "worker", cause.part.rank
     name = f"rank {rank}" if is_worker else f"server {rank}"
     if is_worker and os.path.exists(path := _path(folder, attempt, rank, "error")):
         with open(path, encoding="utf-8") as f:
             line, _, text = f.read().rstrip().partition("\n")
-        return f"{name} failed: {line}\n\nOn {name}:\n{text}"
+        lacked = lacked and f" ({lacked.replace('worker', 'rank')})"
+        return f"{name} failed: {line}{lacked}\n\nOn {name}:\n{text}"
     if cause.code == -signal.SIGKILL and not cause.fault:
         return f"{name} {cause.how}; if nobody killed it, memory was short (dmesg)"
     words = cause.last_error.text or cause.last_line if cause.code > 0 and not cause.fault else ""

@@ -234,6 +234,14 @@ class Tracebacks(unittest.TestCase):
         lines = ("Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: 3")
         self.assertEqual(self.read(*(f"[rank1]: {line}" for line in lines)), [Failure("ValueError: 3")])
 
+    def test_places_in_cpp(self):
+        """They belong to the exception: what PyTorch's DistributedDataParallel raises where a collective has failed."""
+        lines = ("Traceback (most recent call last):", '  File "x.py", line 1', "RuntimeError: PeerError: worker 1 died", "At:",
+                 "  /torch/futures/__init__.py(264): raise_error", "  /x.py(70): <lambda>", "epoch 2", "At:")
+        traceback = Traceback()
+        followed = [line for line in lines if traceback.follows(line) or traceback.take(line) and None]
+        self.assertEqual(followed, list(lines[3:6]))
+
     def test_other_lines(self):
         self.assertEqual(self.read("ValueError: printed by hand", "epoch 1: loss 3"), [])
 

@@ -579,6 +579,13 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1 has (ended before step|left the job: every worker)")
         self.assertRegex(text, r"(?m)^psrun: .*worker 1 has ended before step 11")
 
+    def test_hangs(self):
+        """Worker 0 does not know for whom the server waits; the server does."""
+        settings = ["net.join_timeout_ms=120000", "net.step_timeout_ms=5000"]
+        text = self.job("dies", "hang", "optimizer", code=1, servers=1, settings=settings)
+        self.assertRegex(text, r"psrun: the job failed: worker 0 .*\npsrun:   .*\n"
+                               r"psrun:   worker 1 had not sent its gradients of the step\n")
+
     def test_what_is_said_of_an_exception(self):
         """Also what lies beneath it: the exception of a DataLoader's worker, a full disk."""
         code = """
@@ -627,7 +634,9 @@ for call in (lambda: loads(0), lambda: saves(hides), lambda: saves(follows)):
                     said = (f"worker {short} has ended before step 4, and worker {1 - short} waits for its "
                             "gradients: every rank must make the same number of steps")
                     self.assertRegex(error, f"^PeerError: rank {1 - short}: .*{said}.*drop_last")
-                    self.assertIn(said, text.split("psrun: the job failed: ")[1])
+                    last = text.split("psrun: the job failed: ")[1]
+                    self.assertTrue(last.startswith(f"worker {short} ended with exit code 0, and others were not done\n"), text)
+                    self.assertIn(said, last)
 
     @nightly
     def test_a_step_less_elsewhere(self):

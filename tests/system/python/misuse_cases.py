@@ -420,5 +420,7 @@ def dies():
                 raise ValueError("a mistake of the program")
             elif sys.argv[2] == "stop":
                 sys.exit(3)
+            elif sys.argv[2] == "hang":
+                signal.pause()
         if sys.argv[2] == "wait":
             time.sleep(0.01)
