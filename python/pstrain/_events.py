@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import select
+import time
+import traceback
 import typing
 
 _MOST = 650  # characters of a text: in JSON one has at most six bytes, and a line PIPE_BUF
@@ -48,6 +50,21 @@ def line_of(error: BaseException) -> str:
 def tell_exception(error: BaseException) -> None:
     """It ends this process."""
     tell("exception", line=line_of(error))
+
+
+def tell_torchrun(error: BaseException) -> None:
+    """Keeps the error where torchrun looks for it (TORCHELASTIC_ERROR_FILE), as PyTorch's @record does. Its "Root Cause" is the
+    first one, by whole seconds, and in a second that of the lowest rank: those that others have caused count as later."""
+    path, follows = os.environ.get("TORCHELASTIC_ERROR_FILE"), "PeerError: " in line_of(error)
+    if not path or os.path.exists(path) and not follows:
+        return
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    more = {"py_callstack": line_of(error) if follows else text, "timestamp": str(int(time.time()) + follows)}
+    try:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as f:
+            json.dump({"message": {"message": line_of(error), "extraInfo": more}}, f)
+    except OSError:
+        pass
 
 
 def tell_exits() -> None:

@@ -473,6 +473,7 @@ def _on_exception(kind: "type[BaseException]", error: BaseException,
     assert _previous_hook is not None
     if _pid == os.getpid() and not sys.flags.interactive:
         _events.tell_exception(error)
+        _events.tell_torchrun(error)
     _previous_hook(kind, error, where)
     sys.stderr.flush()  # before the others' words about it
     if _job is not None and sys.flags.interactive:

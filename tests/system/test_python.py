@@ -573,6 +573,18 @@ class Deaths(PythonTest):
                                        r"psrun:   ValueError: a mistake of the program")
                 self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*a mistake of the program")
 
+    def test_torchruns_root_cause(self):
+        """As its own code finds it in the files of the ranks: the one that has raised, not the one that heard of it."""
+        files = self.path("files")
+        os.mkdir(files)
+        how = ("sh", "-c", f'TORCHELASTIC_ERROR_FILE={files}/$RANK exec "$0" "$@"', PYTHON, WORKER)
+        self.job("dies", "raise", "optimizer", code=1, settings=PATIENT, program=how)
+        code = ("import sys\nfrom torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure\n"
+                "print(ChildFailedError('job', {r: ProcessFailure(r, 7, 1, f'{sys.argv[1]}/{r}') for r in range(2)}))")
+        others, root = run_well([PYTHON, "-c", code, files]).split("Root Cause")
+        self.assertRegex(root, r"(?s)rank +: 1 .*ValueError: a mistake of the program")
+        self.assertRegex(others, r"(?s)rank +: 0 .*PeerError: .*worker 1.*a mistake of the program")
+
     def test_exits(self):
         text = self.ends("dies", "stop", "optimizer")
         # A server says so, or the coordinator, for whose answer about the model's buffers worker 0 may wait just then.
