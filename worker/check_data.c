@@ -79,6 +79,14 @@ static void figures_add(figures *f, const float *values, int64_t n)
     f->values += n;
 }
 
+/* To the table's units, without squares. */
+static void figures_scale(figures *f, double std, double mean)
+{
+    f->least = f->least * std + mean;
+    f->most = f->most * std + mean;
+    f->sum = f->sum * std + mean * (double)f->values;
+}
+
 static ps_err read_batches(const ps_check_data_options *o, ps_loader *loader, figures *f)
 {
     const uint64_t begun_ns = ps_clock_ns();
@@ -239,16 +247,18 @@ static void print_column(const ps_dataset *set, int64_t i, const range *r,
     const ps_class_names *texts = &column->categories;
     FILE *line = open_memstream(&said, &bytes);
     if (!line) return;
-    const int at =
-        fprintf(out, "%*s%-*s  ", INDENT, "", NAME_COLUMNS, column_text(set, i, text));
+    const int wide = ps_text_columns(column_text(set, i, text));
+    const int rest = NAME_COLUMNS > wide ? NAME_COLUMNS - wide : 0;
+    const int at = INDENT + wide + rest + 2;
+    fprintf(out, "%*s%s%*s  ", INDENT, "", text, rest, "");
     const int columns = check_data_columns(out);
     int room = columns - at - check_data_missing(r, test, missing);
     if (column->embedded) room -= fprintf(line, "an embedding of ");
     if (texts->n > 0)
         print_categories(texts, room, line);
     else
-        fprintf(line, "%s to %s", ps_readable_value(r->least, least),
-                ps_readable_value(r->most, most));
+        fprintf(line, "%s to %s", ps_readable_value(r->least, r->most - r->least, least),
+                ps_readable_value(r->most, r->most - r->least, most));
     fprintf(line, "%s", missing);
     fclose(line);
     ps_print_wrapped(out, columns, at, INDENT + NAME_COLUMNS + 2, said);
@@ -520,16 +530,16 @@ static void print_numbers(const ps_check_data_options *o, FILE *out)
         snprintf(name, sizeof name, "%s%s", named ? targets[k].name : "",
                  named ? ", " : "");
         if (print_yes_or_no(o, k, name, out)) continue;
-        for (int64_t i = 0; i < set->n; i++) {
-            float value = set->targets[i * set->n_targets + k];
-            if (targets) value = (float)(value * targets[k].std + targets[k].mean);
-            figures_add(&f, &value, 1);
-        }
+        for (int64_t i = 0; i < set->n; i++)
+            figures_add(&f, &set->targets[i * set->n_targets + k], 1);
+        if (targets) figures_scale(&f, targets[k].std, targets[k].mean);
+        const double span = f.most - f.least;
         print_item(out, "target", "%sa number (%s%s): %s to %s, mean %s", name,
                    o->spec->loss == PS_LOSS_BCE_WITH_LOGITS ? "" : "regression, ",
                    ps_word_name(ps_loss_words, (int)o->spec->loss),
-                   ps_readable_value(f.least, least), ps_readable_value(f.most, most),
-                   ps_readable_value(f.sum / (double)f.values, mean));
+                   ps_readable_value(f.least, span, least),
+                   ps_readable_value(f.most, span, most),
+                   ps_readable_value(f.sum / (double)f.values, span, mean));
     }
     if (set->n_targets > MOST_ROWS)
         print_item(out, "", "and %s more", PS_COUNTED(set->n_targets - MOST_ROWS));

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { MOST_DIGITS = 16 }; // with a sign, a point and a power there is no room for more
+
 /* "2.9e+10" would be longer, and "29123456789.0000" is not read. */
 static void readable_power(double value, char out[PS_READABLE_BYTES])
 {
@@ -34,10 +36,20 @@ const char *ps_readable_whole(double value, char out[PS_READABLE_BYTES])
     return out;
 }
 
-const char *ps_readable_value(double value, char out[PS_READABLE_BYTES])
+/* A value with that many digits, up to 1e16 without a power. */
+static void readable_digits(double value, int digits, char out[PS_READABLE_BYTES])
 {
     const double size = fabs(value);
-    if (size < 1e9 && (size >= 1e4 || value == floor(value)))
+    const int before = size >= 1 && size < 1e16 ? (int)log10(size) + 1 : 0;
+    snprintf(out, PS_READABLE_BYTES, "%.*g", digits > before ? digits : before, value);
+}
+
+const char *ps_readable_value(double value, double span, char out[PS_READABLE_BYTES])
+{
+    const double size = fabs(value), digits = 3 + ceil(log10(size / span));
+    if (isfinite(digits) && digits > 4 && !(size < 1e9 && value == floor(value)))
+        readable_digits(value, (int)fmin(digits, MOST_DIGITS), out);
+    else if (size < 1e9 && (size >= 1e4 || value == floor(value)))
         snprintf(out, PS_READABLE_BYTES, "%.0f", value);
     else if (size >= 1e-3 && size < 1e4)
         snprintf(out, PS_READABLE_BYTES, "%.4g", value);

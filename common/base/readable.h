@@ -8,8 +8,9 @@ enum { PS_READABLE_BYTES = 24 };
  * Returns out. */
 const char *ps_readable_figure(double value, char out[PS_READABLE_BYTES]);
 /* A value of data, without commas, as the data have it: "51", "-124.3", "61130",
- * "2.0e-5". Returns out. */
-const char *ps_readable_value(double value, char out[PS_READABLE_BYTES]);
+ * "2.0e-5". span: how far it may be from those that stand beside it; it has the digits
+ * that tell them apart: "1700000399". 0: alone. Returns out. */
+const char *ps_readable_value(double value, double span, char out[PS_READABLE_BYTES]);
 
 /* Rounded: "61,130"; from 1e16 on as a figure. Returns out. */
 const char *ps_readable_whole(double value, char out[PS_READABLE_BYTES]);

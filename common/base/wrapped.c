@@ -22,6 +22,11 @@ static int word_columns(const char *word, size_t bytes)
     return n;
 }
 
+int ps_text_columns(const char *text)
+{
+    return word_columns(text, strlen(text));
+}
+
 void ps_print_wrapped(FILE *out, int columns, int at, int indent, const char *text)
 {
     const char *between = "";

@@ -102,10 +102,14 @@ class Tables(JobTest):
 
     def test_large_numbers_keep_their_digits(self):
         # A float32 has steps of 128 there.
-        rows = [{"x": i, "t": 1700000000 + 3 * i} for i in range(40)]
+        rows = [{"größe": i, "t": 1700000000 + 3 * i} for i in range(40)]
         job = self.file("times.yaml", (
             "model: {loss: mse, layers: [linear: {out: 1}]}\ntrain: {epochs: 1}\n"
             f"data: {{kind: csv, train: {self.write('t.csv', rows)}, test: 25%, target: t}}\n"))
+        said = self.psrun("--check-data", job, "data.test=")
+        self.assertIn(f"\n{'':12}{'größe':24}  0 to 39\n", said)
+        said = " ".join(said.split())
+        self.assertIn("t, a number (regression, mse): 1700000000 to 1700000117, mean 1700000058", said)
         self.psrun("-m", "single", job)
         for workers in (1, 2):
             self.psrun("--overwrite", "--predict", "test", "-w", workers, self.path("out"), out="said")
