@@ -760,6 +760,10 @@ static ps_err doubt_spare_outputs(const ps_wanted *wanted, ps_dataset *out)
     char mend[PS_OUTPUTS_TEXT];
     const int64_t n = wanted->n;
     const int64_t classes = dataset_classes(out);
+    if (out->labels && classes == 1)
+        return ps_dataset_note(&out->doubts,
+                               "all samples have the same label: there is nothing to "
+                               "learn");
     if (!out->labels || n <= classes) return PS_OK;
     return ps_dataset_note(
         &out->doubts, "there are %lld classes, and the model has %lld outputs: %s",
