@@ -38,7 +38,7 @@ typedef struct ps_link_ops {
      * none. The other worker may change them at any time. PROTOCOL. */
     ps_err (*front)(ps_link *l, ps_link_head *h, const uint8_t **bytes);
     void (*drop)(ps_link *l);
-    /* Before the thread sleeps. May be NULL. */
+    /* Before a thread sleeps, or turns the links no more for now. May be NULL. */
     ps_err (*rest)(ps_link *l);
     void (*destroy)(ps_link *l);
 } ps_link_ops;

@@ -74,7 +74,7 @@ ps_err ps_traffic_turn(ps_traffic *t, bool *moved);
 /* Whether parts of messages are still to come, to whom they may concern, or words that
  * were told are still to go. */
 bool ps_traffic_is_amid(const ps_traffic *t);
-/* Before the thread sleeps. */
+/* Before a thread sleeps, or turns the links no more for now. */
 ps_err ps_traffic_rest(ps_traffic *t);
 
 #endif

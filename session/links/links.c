@@ -631,12 +631,21 @@ static void links_set_timer(ps_links *l)
     l->timer_on = true;
 }
 
+/* Turns them a last time. Whether anything has moved. */
+static bool links_turn_last(ps_links *l)
+{
+    const bool moved = links_turn(l);
+    const ps_err err = l->failed ? PS_OK : ps_traffic_rest(l->traffic);
+    if (err != PS_OK) links_fail(l, err);
+    return moved;
+}
+
 /* Turns them once, and gives them up. Where nobody else turns them soon, the thread does:
  * it is woken by what comes (asleep), or by the timer. */
 static void links_leave(ps_links *l)
 {
     do {
-        links_turn(l);
+        links_turn_last(l);
         if (!atomic_load(&l->watched) && !atomic_load(l->asleep) && links_are_busy(l))
             links_set_timer(l);
     } while (!links_release(l));
@@ -647,7 +656,7 @@ static void links_doze(ps_links *l, const ps_transfer *t, ps_deadline deadline)
 {
     atomic_store(&l->bell->wanted, 1);
     const uint32_t sequence = ps_bell_sequence(l->bell);
-    if (!links_turn(l) && !t->done && links_release(l)) {
+    if (!links_turn_last(l) && !t->done && links_release(l)) {
         ps_bell_sleep(l->bell, sequence, ps_deadline_left_ms_max(deadline, SLEEP_MS));
         links_acquire(l);
     }
