@@ -22,7 +22,7 @@ typedef struct ps_link_head {
     uint32_t bytes;   // of the piece
     uint32_t call;    // what the sender calls (links.c)
     uint32_t key;     // which messages of a communicator with one tag match (links.c)
-    uint32_t reserved;
+    uint32_t slot;    // link_shm.c's
     uint64_t number; // link_net.c's
 } ps_link_head;
 _Static_assert(sizeof(ps_link_head) == 64, "payloads begin at a cache line");

@@ -7,7 +7,8 @@
  *
  *   tail     u64   pieces ever put: the owner's
  *   head     u64   pieces ever taken: the reader's
- *   slots          a head (link.h) and the bytes
+ *   pieces         their heads (link.h), in order; `slot`: where the bytes are
+ *   slots          the bytes; the owner chooses
  *
  * Neither end trusts the other. Each keeps its own position to itself and only shows it.
  * The other's is checked against the bounds, and a piece's head is copied out before it
