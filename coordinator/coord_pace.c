@@ -350,9 +350,10 @@ void ps_coord_pace_take(ps_coordinator *c, const ps_coord_peer *from, const ps_c
 
 /* ---- silence ---- */
 
+/* One whose connection has closed is most likely dead, and does not stand still. */
 static uint64_t silence_of(const ps_coord_peer *p, uint64_t now)
 {
-    return p->gone || p->left || now < p->heard_ns ? 0 : now - p->heard_ns;
+    return p->gone || p->left || p->lost_ns || now < p->heard_ns ? 0 : now - p->heard_ns;
 }
 
 /* The member that is silent for the longest time. *next_ns: how long the next one is. */

@@ -244,6 +244,17 @@ RIG_TEST(a_silent_member_is_named_while_nothing_moves)
     is_named(r, PS_STRAGGLER_STOPPED, PS_ROLE_WORKER, 1);
 }
 
+/* It is most likely dead. */
+RIG_TEST(a_member_whose_connection_has_closed_is_not_called_stopped)
+{
+    rig *r = *state;
+    r->peers[SERVERS + 2].heard_ns -= UINT64_C(2000000000);
+    r->peers[SERVERS + 2].lost_ns = r->peers[SERVERS + 2].heard_ns;
+    hear_all_but(r, SERVERS + 2);
+    ps_coord_pace_check_silence(&r->c);
+    is_named(r, PS_STRAGGLER_NONE, PS_ROLE_WORKER, 0);
+}
+
 RIG_TEST(a_member_is_silent_before_the_first_step_is_told)
 {
     rig *r = *state;
