@@ -10,50 +10,14 @@
 #include "row_table.h"
 #include "rows_body.h"
 #include "shard_rows_arena.h"
-#include "shard_rows_early.h"
 #include "shard_rows_pages.h"
+#include "shard_rows_peer.h"
 #include "shard_rows_points.h"
 #include "shard_twin_keep.h"
 
-enum {
-    WAITING_MOST = 8, // whole messages of a worker that are not due yet
-    SPARE_MOST = 32   // pieces of memory for messages to come
-};
-
-/* A whole message, or one of which pieces are here. Behind a shared PULL_ROWS
- * (rows_body.h) stand its ids. */
-typedef struct rows_message {
-    int kind; // 0: none
-    uint64_t number, step;
-    uint8_t *body; // owned
-    uint64_t bytes, got, room;
-} rows_message;
-
-typedef struct rows_early {
-    rows_message m;
-    ps_rows_early rows;
-    bool looked; // what does not change was read
-} rows_early;
-
-typedef struct rows_peer {
-    rows_message coming;
-    rows_message waiting[WAITING_MOST]; // the first ones; in order
-    int n_waiting;
-    uint64_t handled; // the number of the last message that was
-    // Of the present step
-    rows_message *pulls; // that train
-    uint32_t n_pulls, pulls_room;
-    rows_message push; // kind 0: not here
-    bool in_place;     // its gradients are in the arena
-    // Of the next step, asked for before the present one's push: it pulls no more in
-    // this.
-    rows_early *early;
-    uint32_t n_early, early_room;
-} rows_peer;
-
 /* A KEEP_ROWS or RETURN_ROWS that waits for the twin. */
 typedef struct rows_held {
-    rows_message m; // without its body; kind 0: none
+    ps_rows_message m; // without its body; kind 0: none
     uint32_t rank;
     bool fetches;   // the rows; else the twin is told a point, and the answer is:
     uint8_t *bytes; // (n) owned
@@ -73,7 +37,7 @@ struct ps_shard_rows {
     uint64_t *ready;      // by table: those of them that were read at once
     uint64_t *at;         // by rank: scratch, where its gradients of a table begin
     const float **grads;  // by rank: scratch
-    rows_peer *peers;     // by rank
+    ps_rows_peer *peers;  // by rank
     uint64_t step;        // the present one: as many have been applied
     uint32_t n_pushed;    // of the present one
     bool touched;         // `steps` has all that is pulled in it
@@ -83,8 +47,7 @@ struct ps_shard_rows {
     ps_twin_feed *feed;   // of its own twin; NULL: rows.buddy is off
     ps_twin_keep *keep;   // as another one's twin; likewise
     rows_held held;       // until then the tables stay as they are
-    rows_message spare[SPARE_MOST]; // memory for messages to come
-    int n_spare;
+    ps_rows_spare spare;
     float *out;        // scratch: an answer
     uint64_t out_room; // elements
 };
@@ -137,48 +100,12 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     return s->member ? ps_twin_feed_create(s, r->store, &r->feed) : PS_OK;
 }
 
-/* Keeps its memory for another one. */
-static void rows_message_free(ps_shard_rows *r, rows_message *m)
-{
-    if (m->body && r->n_spare < SPARE_MOST)
-        r->spare[r->n_spare++] = (rows_message){.body = m->body, .room = m->room};
-    else
-        free(m->body);
-    *m = (rows_message){0};
-}
-
-static void rows_peer_end_step(ps_shard_rows *r, rows_peer *p)
-{
-    for (uint32_t i = 0; i < p->n_pulls; i++)
-        rows_message_free(r, &p->pulls[i]);
-    p->n_pulls = 0;
-    rows_message_free(r, &p->push);
-}
-
-/* Bodies that were taken over stay. */
-static void rows_forget_early(ps_shard_rows *r, rows_peer *p)
-{
-    for (uint32_t i = 0; i < p->n_early; i++) {
-        ps_rows_early_fini(&p->early[i].rows);
-        rows_message_free(r, &p->early[i].m);
-    }
-    p->n_early = 0;
-}
-
 void ps_shard_rows_close(ps_shard *s)
 {
     ps_shard_rows *r = s->rows;
     if (!r) return;
-    for (uint32_t i = 0; r->peers && i < s->rules.n_workers; i++) {
-        rows_peer *p = &r->peers[i];
-        rows_peer_end_step(r, p);
-        rows_forget_early(r, p);
-        free(p->early);
-        free(p->pulls);
-        rows_message_free(r, &p->coming);
-        for (int k = 0; k < p->n_waiting; k++)
-            rows_message_free(r, &p->waiting[k]);
-    }
+    for (uint32_t i = 0; r->peers && i < s->rules.n_workers; i++)
+        ps_rows_peer_fini(&r->spare, &r->peers[i]);
     for (uint32_t t = 0; r->steps && t < r->n; t++)
         ps_row_step_fini(&r->steps[t]);
     ps_shard_return_fini(&r->held.back);
@@ -188,8 +115,7 @@ void ps_shard_rows_close(ps_shard *s)
     // Where the workers had not come so far as to choose, they may do so the next time.
     ps_rows_keeper_give(s->o.keeper, s->index, r->before ? &r->before : &r->store);
     ps_row_store_destroy(&r->store);
-    for (int i = 0; i < r->n_spare; i++)
-        free(r->spare[i].body);
+    ps_rows_spare_fini(&r->spare);
     free(r->steps);
     free(r->dropped);
     free(r->ahead);
@@ -205,7 +131,7 @@ void ps_shard_rows_close(ps_shard *s)
 /* ---- answers ---- */
 
 /* Bytes from `at` to `end` of an answer of n. */
-static ps_err rows_answer_part(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_answer_part(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                                const void *bytes, uint64_t n, uint64_t at, uint64_t end)
 {
     static const uint8_t none;
@@ -219,7 +145,7 @@ static ps_err rows_answer_part(ps_shard *s, uint32_t rank, const rows_message *m
     return PS_OK;
 }
 
-static ps_err rows_answer(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_answer(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                           const void *bytes, uint64_t n)
 {
     return rows_answer_part(s, rank, m, bytes, n, 0, n);
@@ -238,28 +164,7 @@ static ps_err rows_room(ps_shard_rows *r, uint64_t n)
 
 /* ---- messages ---- */
 
-/* Keeps a PULL_ROWS until its step is applied; its body is taken over. */
-static ps_err rows_keep_pull(rows_peer *p, rows_message *m)
-{
-    PS_TRY(ps_mem_room(&p->pulls, p->n_pulls, &p->pulls_room, sizeof *p->pulls,
-                       "requests for rows"));
-    p->pulls[p->n_pulls++] = *m;
-    *m = (rows_message){0};
-    return PS_OK;
-}
-
-static ps_err rows_message_room(rows_message *m, uint64_t room)
-{
-    if (room <= m->room) return PS_OK;
-    uint8_t *more = realloc(m->body, room);
-    if (!more)
-        return ps_err_set(PS_ERR_NOMEM, "no memory for %" PRIu64 " bytes of rows", room);
-    m->body = more;
-    m->room = room;
-    return PS_OK;
-}
-
-static ps_err rows_read_pull(const ps_shard_rows *r, const rows_message *m,
+static ps_err rows_read_pull(const ps_shard_rows *r, const ps_rows_message *m,
                              ps_rows_pull *pull)
 {
     PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, pull));
@@ -268,12 +173,12 @@ static ps_err rows_read_pull(const ps_shard_rows *r, const rows_message *m,
 }
 
 /* Puts the ids of a shared pull behind it. */
-static ps_err rows_take_ids(ps_shard *s, uint32_t rank, rows_message *m,
+static ps_err rows_take_ids(ps_shard *s, uint32_t rank, ps_rows_message *m,
                             ps_rows_pull *pull)
 {
     ps_shard_rows *r = s->rows;
     if (!pull->places) return PS_OK;
-    PS_TRY(rows_message_room(m, m->bytes + pull->n * sizeof *pull->ids));
+    PS_TRY(ps_rows_message_room(m, m->bytes + pull->n * sizeof *pull->ids));
     PS_TRY(rows_read_pull(r, m, pull)); // the body may have moved
     return ps_rows_arena_ids(s->peers[rank].rows, pull, r->tables, r->n,
                              (uint64_t *)(void *)(m->body + m->bytes));
@@ -288,7 +193,7 @@ static ps_err rows_check_pulled(const ps_shard_rows *r, const ps_rows_pull *pull
 }
 
 /* The rows as they are, with ids that were checked. */
-static ps_err rows_answer_now(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_answer_now(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                               const ps_rows_pull *pull)
 {
     ps_shard_rows *r = s->rows;
@@ -316,7 +221,7 @@ static ps_err rows_answer_now(ps_shard *s, uint32_t rank, const rows_message *m,
 }
 
 /* As they are, too, in the form of what is asked for ahead. */
-static ps_err rows_answer_ahead(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_answer_ahead(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                                 const ps_rows_pull *pull)
 {
     ps_shard_rows *r = s->rows;
@@ -329,7 +234,7 @@ static ps_err rows_answer_ahead(ps_shard *s, uint32_t rank, const rows_message *
 }
 
 /* again: it was answered before, and nothing has changed since. */
-static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
+static ps_err rows_pull(ps_shard *s, uint32_t rank, ps_rows_message *m, bool again)
 {
     ps_shard_rows *r = s->rows;
     ps_rows_pull pull;
@@ -346,15 +251,15 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, rows_message *m, bool again)
                           m->step);
     PS_TRY(pull.ahead && !shared ? rows_answer_ahead(s, rank, m, &pull)
                                  : rows_answer_now(s, rank, m, &pull));
-    return pull.trains && !again ? rows_keep_pull(&r->peers[rank], m) : PS_OK;
+    return pull.trains && !again ? ps_rows_peer_keep_pull(&r->peers[rank], m) : PS_OK;
 }
 
 /* ---- pulls of the next step ---- */
 
-static ps_err rows_take_early(ps_shard *s, uint32_t rank, rows_message *m)
+static ps_err rows_take_early(ps_shard *s, uint32_t rank, ps_rows_message *m)
 {
     ps_shard_rows *r = s->rows;
-    rows_peer *p = &r->peers[rank];
+    ps_rows_peer *p = &r->peers[rank];
     ps_rows_pull pull;
     PS_TRY(ps_rows_pull_read(m->body, m->bytes, r->n, &pull));
     PS_TRY(rows_take_ids(s, rank, m, &pull));
@@ -366,22 +271,14 @@ static ps_err rows_take_early(ps_shard *s, uint32_t rank, rows_message *m)
                           m->step);
     PS_TRY(ps_mem_room(&p->early, p->n_early, &p->early_room, sizeof *p->early,
                        "requests for rows"));
-    rows_early *e = &p->early[p->n_early++];
-    *e = (rows_early){.m = *m};
-    *m = (rows_message){0};
+    ps_rows_ahead *e = &p->early[p->n_early++];
+    *e = (ps_rows_ahead){.m = *m};
+    *m = (ps_rows_message){0};
     return ps_rows_early_init(&e->rows, &pull, s->peers[rank].rows, r->tables, r->n);
 }
 
-/* What came with that number; NULL: it did not come ahead. */
-static rows_early *rows_early_of(const rows_peer *p, uint64_t number)
-{
-    for (uint32_t i = 0; i < p->n_early; i++)
-        if (p->early[i].m.number == number) return &p->early[i];
-    return NULL;
-}
-
 /* What is ready and not sent; nothing if that is only which rows are. */
-static ps_err rows_send_ready(ps_shard *s, uint32_t rank, rows_early *e)
+static ps_err rows_send_ready(ps_shard *s, uint32_t rank, ps_rows_ahead *e)
 {
     ps_rows_early *rows = &e->rows;
     const uint64_t head = rows->arena ? 0 : ps_rows_ahead_head(rows->pull.n);
@@ -393,7 +290,7 @@ static ps_err rows_send_ready(ps_shard *s, uint32_t rank, rows_early *e)
 
 void ps_shard_rows_connect(ps_shard *s, uint32_t rank)
 {
-    rows_peer *p = s->rows ? &s->rows->peers[rank] : NULL;
+    ps_rows_peer *p = s->rows ? &s->rows->peers[rank] : NULL;
     for (uint32_t i = 0; p && i < p->n_early; i++)
         p->early[i].rows.n_sent = 0;
 }
@@ -423,7 +320,7 @@ static ps_err rows_look_early(ps_shard *s)
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
         if (r->peers[rank].n_early == 0 && !r->peers[rank].push.kind) return PS_OK;
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
-        rows_peer *p = &r->peers[rank];
+        ps_rows_peer *p = &r->peers[rank];
         for (uint32_t i = 0; i < p->n_early; i++) {
             if (p->early[i].looked) continue;
             if (!r->touched) PS_TRY(rows_find_touched(s));
@@ -440,7 +337,7 @@ static ps_err rows_look_early(ps_shard *s)
 static ps_err rows_answer_early(ps_shard *s, uint32_t rank)
 {
     ps_shard_rows *r = s->rows;
-    rows_peer *p = &r->peers[rank];
+    ps_rows_peer *p = &r->peers[rank];
     for (uint32_t i = 0; i < p->n_early; i++) {
         ps_rows_early *e = &p->early[i].rows;
         ps_rows_early_count(e, r->n, r->ahead, r->ready);
@@ -449,15 +346,15 @@ static ps_err rows_answer_early(ps_shard *s, uint32_t rank)
         if (!whole)
             PS_TRY(rows_answer_part(s, rank, &p->early[i].m, e->out, e->n_out, e->n_sent,
                                     e->n_out));
-        PS_TRY(rows_keep_pull(p, &p->early[i].m));
+        PS_TRY(ps_rows_peer_keep_pull(p, &p->early[i].m));
     }
-    rows_forget_early(r, p);
+    ps_rows_peer_forget_early(&r->spare, p);
     return PS_OK;
 }
 
 /* Makes the message one of float32, all in it: with an arena, several pulls have their
  * gradients in several places there. */
-static ps_err rows_join(ps_shard *s, uint32_t rank, rows_message *m,
+static ps_err rows_join(ps_shard *s, uint32_t rank, ps_rows_message *m,
                         const ps_rows_push *push, const ps_rows_pull *pulls)
 {
     ps_shard_rows *r = s->rows;
@@ -465,26 +362,26 @@ static ps_err rows_join(ps_shard *s, uint32_t rank, rows_message *m,
     uint64_t n;
     PS_TRY(ps_rows_join_gradients(arena, push, pulls, r->tables, r->n, NULL, &n));
     const uint64_t head = ps_rows_push_head(r->n, push->n_pulls);
-    rows_message all = *m;
+    ps_rows_message all = *m;
     all.body = NULL;
     all.room = 0;
     all.bytes = head + n * sizeof(float);
-    PS_TRY(rows_message_room(&all, all.bytes));
+    PS_TRY(ps_rows_message_room(&all, all.bytes));
     memcpy(all.body, m->body, head);
     float *grads = (float *)(void *)(all.body + head);
     const ps_err err =
         ps_rows_join_gradients(arena, push, pulls, r->tables, r->n, grads, &n);
-    rows_message_free(r, err == PS_OK ? m : &all);
+    ps_rows_message_free(&r->spare, err == PS_OK ? m : &all);
     if (err == PS_OK) *m = all;
     return err == PS_ERR_NUMERIC ? ps_err_prefix(err, "worker %u sent", rank) : err;
 }
 
 /* Looks whether the gradients are those of the pulls of the step. */
-static ps_err rows_check_push(ps_shard *s, uint32_t rank, rows_message *m,
+static ps_err rows_check_push(ps_shard *s, uint32_t rank, ps_rows_message *m,
                               const ps_rows_push *push, ps_rows_pull *pulls)
 {
     ps_shard_rows *r = s->rows;
-    rows_peer *p = &r->peers[rank];
+    ps_rows_peer *p = &r->peers[rank];
     bool shared = false;
     for (uint32_t i = 0; i < p->n_pulls; i++) {
         PS_TRY(rows_read_pull(r, &p->pulls[i], &pulls[i]));
@@ -502,9 +399,9 @@ static ps_err rows_check_push(ps_shard *s, uint32_t rank, rows_message *m,
 }
 
 /* Answered when the step is applied: until then the arena's gradients are needed. */
-static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
+static ps_err rows_push(ps_shard *s, uint32_t rank, ps_rows_message *m)
 {
-    rows_peer *p = &s->rows->peers[rank];
+    ps_rows_peer *p = &s->rows->peers[rank];
     ps_rows_push push;
     ps_rows_pull *pulls;
     PS_TRY(ps_rows_push_read(m->body, m->bytes, s->rows->n, &push));
@@ -518,22 +415,22 @@ static ps_err rows_push(ps_shard *s, uint32_t rank, rows_message *m)
     free(pulls);
     PS_TRY(err);
     p->push = *m;
-    *m = (rows_message){0};
+    *m = (ps_rows_message){0};
     s->rows->n_pushed++;
     ps_counter_add(&s->pushes, 1);
     return PS_OK;
 }
 
-/* Where rows were asked for ahead, those before it may be on their way: the workers forget
- * them. */
-static ps_err rows_load(ps_shard *s, uint32_t rank, const rows_message *m)
+/* Where rows were asked for ahead, those before it may be on their way: the workers
+ * forget them. */
+static ps_err rows_load(ps_shard *s, uint32_t rank, const ps_rows_message *m)
 {
     ps_shard_rows *r = s->rows;
     PS_TRY(ps_shard_rows_load(r->store, r->step, m->body, m->bytes));
     return rows_answer(s, rank, m, NULL, 0);
 }
 
-static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
+static ps_err rows_save(ps_shard *s, uint32_t rank, const ps_rows_message *m)
 {
     void *page;
     uint64_t n;
@@ -548,12 +445,13 @@ static ps_err rows_save(ps_shard *s, uint32_t rank, const rows_message *m)
 
 /* Of KEEP_ROWS and RETURN_ROWS. What all workers have sent was the last message of each.
  */
-static ps_err rows_answer_of_point(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_answer_of_point(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                                    const void *bytes, uint64_t n)
 {
     if (m->step != PS_ROWS_ALL_RETURN) return rows_answer(s, rank, m, bytes, n);
     for (uint32_t i = 0; i < s->rules.n_workers; i++) {
-        const rows_message own = {.step = m->step, .number = s->rows->peers[i].handled};
+        const ps_rows_message own = {.step = m->step,
+                                     .number = s->rows->peers[i].handled};
         PS_TRY(rows_answer(s, i, &own, bytes, n));
     }
     return PS_OK;
@@ -561,7 +459,7 @@ static ps_err rows_answer_of_point(ps_shard *s, uint32_t rank, const rows_messag
 
 /* Answers with n bytes, which it takes: with rows.buddy once the twin has the newest
  * point. */
-static ps_err rows_answer_point(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_answer_point(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                                 void *bytes, uint64_t n)
 {
     ps_shard_rows *r = s->rows;
@@ -578,7 +476,7 @@ static ps_err rows_answer_point(ps_shard *s, uint32_t rank, const rows_message *
     return err;
 }
 
-static ps_err rows_keep(ps_shard *s, uint32_t rank, const rows_message *m)
+static ps_err rows_keep(ps_shard *s, uint32_t rank, const ps_rows_message *m)
 {
     void *answer;
     uint64_t n;
@@ -592,10 +490,10 @@ static ps_err rows_break_step_off(ps_shard *s)
 {
     ps_shard_rows *r = s->rows;
     for (uint32_t i = 0; i < s->rules.n_workers; i++) {
-        rows_peer *p = &r->peers[i];
+        ps_rows_peer *p = &r->peers[i];
         PS_TRY(rows_answer_early(s, i));
         if (p->push.kind) PS_TRY(rows_answer(s, i, &p->push, NULL, 0));
-        rows_peer_end_step(r, p);
+        ps_rows_peer_end_step(&r->spare, p);
     }
     r->n_pushed = 0;
     r->touched = false;
@@ -603,7 +501,7 @@ static ps_err rows_break_step_off(ps_shard *s)
 }
 
 /* The tables are those of the point, if it was found. */
-static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                                  bool found)
 {
     ps_shard_rows *r = s->rows;
@@ -619,7 +517,7 @@ static ps_err rows_have_returned(ps_shard *s, uint32_t rank, const rows_message 
     return err;
 }
 
-static ps_err rows_return_from_files(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_return_from_files(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                                      const ps_shard_return *back)
 {
     ps_shard_rows *r = s->rows;
@@ -631,7 +529,7 @@ static ps_err rows_return_from_files(ps_shard *s, uint32_t rank, const rows_mess
 
 /* Looks for the point in its own memory, then in its twin's, then in files. Takes what is
  * in *back. */
-static ps_err rows_look_for_point(ps_shard *s, uint32_t rank, const rows_message *m,
+static ps_err rows_look_for_point(ps_shard *s, uint32_t rank, const ps_rows_message *m,
                                   ps_shard_return *back)
 {
     ps_shard_rows *r = s->rows;
@@ -650,7 +548,7 @@ static ps_err rows_look_for_point(ps_shard *s, uint32_t rank, const rows_message
     return ps_twin_feed_fetch(r->feed, s, r->store, back->point);
 }
 
-static ps_err rows_return(ps_shard *s, uint32_t rank, const rows_message *m)
+static ps_err rows_return(ps_shard *s, uint32_t rank, const ps_rows_message *m)
 {
     ps_shard_return back;
     ps_err err = ps_shard_return_read(m->body, m->bytes, &back);
@@ -681,7 +579,7 @@ static ps_err rows_gather(ps_shard *s, uint32_t t, bool *any)
     *any = false;
     ps_row_step_clear(&r->steps[t]);
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
-        const rows_peer *p = &r->peers[rank];
+        const ps_rows_peer *p = &r->peers[rank];
         ps_rows_push push;
         PS_TRY(ps_rows_push_read(p->push.body, p->push.bytes, r->n, &push));
         r->grads[rank] = NULL;
@@ -757,7 +655,7 @@ static ps_err rows_apply(ps_shard *s)
     }
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
         PS_TRY(rows_answer(s, rank, &r->peers[rank].push, NULL, 0));
-        rows_peer_end_step(r, &r->peers[rank]);
+        ps_rows_peer_end_step(&r->spare, &r->peers[rank]);
     }
     r->n_pushed = 0;
     r->touched = false;
@@ -771,9 +669,9 @@ static ps_err rows_apply(ps_shard *s)
 
 /* ---- order ---- */
 
-static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool again)
+static ps_err rows_handle(ps_shard *s, uint32_t rank, ps_rows_message *m, bool again)
 {
-    rows_early *early;
+    ps_rows_ahead *early;
     // What the job before had is not wanted any more.
     if (m->kind != PS_MSG_RETURN_ROWS) ps_row_store_destroy(&s->rows->before);
     switch (m->kind) {
@@ -784,7 +682,7 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
     case PS_MSG_PULL_ROWS:
         s->rows->begun = true;
         if (m->step > s->rows->step && !again) return rows_take_early(s, rank, m);
-        early = rows_early_of(&s->rows->peers[rank], m->number);
+        early = ps_rows_peer_early(&s->rows->peers[rank], m->number);
         return early ? rows_send_ready(s, rank, early) : rows_pull(s, rank, m, again);
     case PS_MSG_SAVE_ROWS:
         return rows_save(s, rank, m);
@@ -802,7 +700,7 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, rows_message *m, bool agai
 
 /* While the twin is told a point the tables stay as they are: rows may be read, and
  * gradients come; while they are fetched nobody uses them. */
-static bool rows_may_handle(const ps_shard_rows *r, const rows_message *m)
+static bool rows_may_handle(const ps_shard_rows *r, const ps_rows_message *m)
 {
     const bool changes = m->kind != PS_MSG_PULL_ROWS && m->kind != PS_MSG_PUSH_ROWS &&
                          m->kind != PS_MSG_SAVE_ROWS;
@@ -810,34 +708,25 @@ static bool rows_may_handle(const ps_shard_rows *r, const rows_message *m)
 }
 
 /* Whether the worker's first waiting message is of the present step, or asks ahead. */
-static bool rows_is_due(const ps_shard_rows *r, const rows_peer *p)
+static bool rows_is_due(const ps_shard_rows *r, const ps_rows_peer *p)
 {
-    const rows_message *m = &p->waiting[0];
+    const ps_rows_message *m = &p->waiting[0];
     return p->n_waiting > 0 && rows_may_handle(r, m) &&
            (m->step == r->step ||
             (m->kind == PS_MSG_PULL_ROWS && !p->push.kind && m->step == r->step + 1));
 }
 
-static rows_message rows_take_first(rows_peer *p)
-{
-    const rows_message m = p->waiting[0];
-    p->n_waiting--;
-    memmove(p->waiting, p->waiting + 1, (size_t)p->n_waiting * sizeof *p->waiting);
-    p->handled = m.number;
-    return m;
-}
-
 static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
 {
-    rows_peer *p = &s->rows->peers[rank];
-    rows_message m = rows_take_first(p);
+    ps_rows_peer *p = &s->rows->peers[rank];
+    ps_rows_message m = ps_rows_peer_take_first(p);
     s->speaker = rank;
     ps_err err = p->push.kind ? ps_err_set(PS_ERR_PROTOCOL,
                                            "%s of step %" PRIu64
                                            " of the rows after that step's gradients",
                                            ps_wire_kind_name(m.kind), m.step)
                               : rows_handle(s, rank, &m, false);
-    rows_message_free(s->rows, &m);
+    ps_rows_message_free(&s->rows->spare, &m);
     return err;
 }
 
@@ -845,8 +734,8 @@ static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
 static bool rows_all_return(const ps_shard *s)
 {
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
-        const rows_peer *p = &s->rows->peers[rank];
-        const rows_message *m = &p->waiting[0];
+        const ps_rows_peer *p = &s->rows->peers[rank];
+        const ps_rows_message *m = &p->waiting[0];
         if (p->n_waiting == 0 || m->kind != PS_MSG_RETURN_ROWS ||
             m->step != PS_ROWS_ALL_RETURN || !rows_may_handle(s->rows, m))
             return false;
@@ -857,14 +746,14 @@ static bool rows_all_return(const ps_shard *s)
 static ps_err rows_return_all(ps_shard *s)
 {
     ps_shard_rows *r = s->rows;
-    rows_message m = rows_take_first(&r->peers[0]);
+    ps_rows_message m = ps_rows_peer_take_first(&r->peers[0]);
     for (uint32_t rank = 1; rank < s->rules.n_workers; rank++) {
-        rows_message same = rows_take_first(&r->peers[rank]);
-        rows_message_free(r, &same);
+        ps_rows_message same = ps_rows_peer_take_first(&r->peers[rank]);
+        ps_rows_message_free(&r->spare, &same);
     }
     s->speaker = 0;
     const ps_err err = rows_return(s, 0, &m);
-    rows_message_free(r, &m);
+    ps_rows_message_free(&r->spare, &m);
     return err;
 }
 
@@ -936,43 +825,10 @@ static ps_err rows_refuse(const ps_wire_header *h, const char *what)
         ps_wire_kind_name(h->kind), h->rows.number, h->rows.at, h->count, h->step, what);
 }
 
-/* Adds a piece; memory grows with what is here, not with what the worker says. */
-static ps_err rows_add_piece(ps_shard_rows *r, rows_message *m, const ps_wire_header *h,
-                             ps_wire_frames *f)
-{
-    const uint64_t bytes = zmq_msg_size(&f->payload);
-    if (h->rows.at == 0) {
-        if (!m->body && r->n_spare > 0) {
-            m->body = r->spare[--r->n_spare].body;
-            m->room = r->spare[r->n_spare].room;
-        }
-        m->kind = h->kind;
-        m->number = h->rows.number;
-        m->step = h->step;
-        m->bytes = h->count;
-        m->got = 0;
-    }
-    if (m->kind != h->kind || m->number != h->rows.number || m->step != h->step ||
-        m->bytes != h->count || m->got != h->rows.at) {
-        m->kind = 0; // those before it were lost with a connection: the body comes again
-        m->got = 0;
-        m->bytes = 1;
-        return PS_OK;
-    }
-    if (m->got + bytes > m->room) {
-        const uint64_t room =
-            2 * m->got + bytes < m->bytes ? 2 * m->got + bytes : m->bytes;
-        PS_TRY(rows_message_room(m, room));
-    }
-    memcpy(m->body + m->got, zmq_msg_data(&f->payload), bytes);
-    m->got += bytes;
-    return PS_OK;
-}
-
 /* A message that came whole before. It waits still, or is answered again. */
-static ps_err rows_repeated(ps_shard *s, uint32_t rank, rows_message *m)
+static ps_err rows_repeated(ps_shard *s, uint32_t rank, ps_rows_message *m)
 {
-    rows_peer *p = &s->rows->peers[rank];
+    ps_rows_peer *p = &s->rows->peers[rank];
     ps_counter_add(&s->repeated, 1);
     if (m->number > p->handled) return PS_OK;
     const bool of_point = m->kind == PS_MSG_KEEP_ROWS || m->kind == PS_MSG_RETURN_ROWS;
@@ -984,10 +840,10 @@ static ps_err rows_repeated(ps_shard *s, uint32_t rank, rows_message *m)
 
 ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *f)
 {
-    rows_peer *p = &s->rows->peers[h->rank];
-    rows_message *m = &p->coming;
+    ps_rows_peer *p = &s->rows->peers[h->rank];
+    ps_rows_message *m = &p->coming;
     s->peers[h->rank].owed += zmq_msg_size(&f->payload);
-    PS_TRY(rows_add_piece(s->rows, m, h, f));
+    PS_TRY(ps_rows_message_add(&s->rows->spare, m, h, f));
     if (m->got < m->bytes) return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
     const uint64_t newest = p->handled + (uint64_t)p->n_waiting;
     // Those before it were lost with a connection: it comes again behind them.
@@ -996,10 +852,10 @@ ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
         if (!ahead) PS_TRY(rows_repeated(s, h->rank, m));
         return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
     }
-    if (p->n_waiting == WAITING_MOST || m->step < s->rows->step)
+    if (p->n_waiting == PS_ROWS_WAITING_MOST || m->step < s->rows->step)
         return rows_refuse(h, "which is out of turn");
     p->waiting[p->n_waiting++] = *m;
-    *m = (rows_message){0};
+    *m = (ps_rows_message){0};
     PS_TRY(rows_go_on(s));
     return s->peers[h->rank].owed ? ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0)
                                   : PS_OK;
