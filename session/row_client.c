@@ -22,24 +22,6 @@ enum {
  * it is applied, while the worker looks up the rows of the next one. */
 #define ROWS_HALF (PS_ROWS_ARENA_BYTES / 2)
 
-/* What was looked up in one table. */
-typedef struct rows_part {
-    int table;
-    ps_row_batch batch;
-    ps_row_bags bags; // offsets and weights are these copies
-    int64_t *offsets;
-    float *weights;
-    float *rows, *grads;         // (batch.n_rows, dim); grads: what there is of them
-    ps_rows_place place;         // of the first row, where the ticket is in the arena
-    float *own_rows, *own_grads; // elsewhere
-    uint64_t offsets_room, weights_room, rows_room, grads_room; // elements
-    bool has;                                                   // a gradient
-    uint64_t *asked; // (batch.n_lookups) what was asked for ahead
-    uint64_t asked_room;
-    bool has_padding;
-    int64_t padding;
-} rows_part;
-
 typedef struct rows_bodies {
     ps_exchange_body *of; // by shard
     uint64_t *rooms;      // bytes
@@ -47,7 +29,7 @@ typedef struct rows_bodies {
 
 /* A lookup of one or more tables. */
 typedef struct rows_ticket {
-    rows_part *parts; // (room) of which n are in use
+    ps_row_part *parts; // (room) of which n are in use
     int n, room;
     bool in_arena;  // shards that share it find ids there, and put rows there
     bool ahead;     // asked for in the step before, and not looked up yet
@@ -125,22 +107,10 @@ static void rows_bodies_free(rows_bodies *b, uint32_t n_shards)
     free(b->rooms);
 }
 
-static void rows_part_free(rows_part *p)
-{
-    ps_row_batch_fini(&p->batch);
-    free(p->offsets);
-    free(p->weights);
-    free(p->own_rows);
-    free(p->own_grads);
-    free(p->asked);
-    *p = (rows_part){0};
-    ps_row_batch_init(&p->batch);
-}
-
 static void rows_ticket_free(rows_ticket *t, uint32_t n_shards)
 {
     for (int i = 0; i < t->room; i++)
-        rows_part_free(&t->parts[i]);
+        ps_row_part_free(&t->parts[i]);
     free(t->parts);
     rows_bodies_free(&t->requests, n_shards);
     rows_bodies_free(&t->answers, n_shards);
@@ -173,7 +143,7 @@ void ps_row_client_destroy(ps_row_client **client)
 
 static ps_err rows_ticket_room(rows_ticket *t, int n)
 {
-    rows_part *more;
+    ps_row_part *more;
     if (n <= t->room) return PS_OK;
     PS_TRY(PS_NEW(&more, (size_t)n, "embedding tables"));
     if (t->room) memcpy(more, t->parts, (size_t)t->room * sizeof *more);
@@ -187,99 +157,6 @@ static ps_err rows_ticket_room(rows_ticket *t, int n)
 
 /* --- lookups ----------------------------------------------------------------------- */
 
-/* Negative ones are seldom meant: they mark what is missing. */
-static ps_err rows_check_ids(const ps_row_client *r, const ps_row_lookup *l)
-{
-    int64_t all = 0, most = 0;
-    uint64_t i = 0;
-    for (uint64_t k = 0; k < l->n_ids; k++) {
-        all |= l->ids[k];
-        most = l->ids[k] > most ? l->ids[k] : most;
-    }
-    if (all >= 0 && (l->n_rows == 0 || (uint64_t)most < l->n_rows || l->n_ids == 0))
-        return PS_OK;
-    while (i < l->n_ids &&
-           (l->ids[i] >= 0 || (l->has_padding && l->ids[i] == l->padding)) &&
-           (l->n_rows == 0 || l->ids[i] < 0 || (uint64_t)l->ids[i] < l->n_rows))
-        i++;
-    if (i == l->n_ids) return PS_OK;
-    if (l->ids[i] >= 0)
-        return ps_err_set(PS_ERR_ARG,
-                          "table %s: id %" PRId64 " at place %" PRIu64
-                          " is not below %" PRIu64 ", the number of its rows",
-                          r->specs[l->table].name, l->ids[i], i, l->n_rows);
-    return ps_err_set(PS_ERR_ARG,
-                      "table %s: id %" PRId64 " at place %" PRIu64
-                      " is negative: ids are from 0 to 2^63 - 1, and the padding",
-                      r->specs[l->table].name, l->ids[i], i);
-}
-
-/* ahead: of the ids alone. */
-static ps_err rows_check_lookup(const ps_row_client *r, const ps_row_lookup *l,
-                                bool ahead)
-{
-    const char *why = NULL;
-    if (l->table < 0 || l->table >= r->n)
-        return ps_err_set(PS_ERR_ARG, "a lookup of table %d of %d", l->table, r->n);
-    if (!l->ids && l->n_ids > 0)
-        why = "its ids are NULL";
-    else if (ahead)
-        why = NULL;
-    else if (l->bags && l->n_bags == 0 && l->n_ids > 0)
-        why = "there are ids, and no bags";
-    else if (l->weights && !(l->bags && l->mode == PS_ROW_SUM))
-        why = "weights go with sums alone";
-    else if (!l->out && (l->bags ? l->n_bags : l->n_ids) > 0)
-        why = "out is NULL";
-    if (why)
-        return ps_err_set(PS_ERR_ARG, "a lookup of table %s: %s", r->specs[l->table].name,
-                          why);
-    return rows_check_ids(r, l);
-}
-
-static ps_err rows_split_part(const ps_row_client *r, rows_part *p,
-                              const ps_row_lookup *l)
-{
-    const ps_row_spec *spec = &r->specs[l->table];
-    const uint64_t padding = (uint64_t)l->padding;
-    p->table = l->table;
-    p->has = false;
-    p->has_padding = l->has_padding;
-    p->padding = l->padding;
-    p->bags.dim = spec->dim;
-    return ps_row_batch_split(&p->batch, spec->number, r->n_shards, l->n_ids,
-                              (const uint64_t *)l->ids, l->has_padding ? &padding : NULL);
-}
-
-static ps_err rows_set_bags(const ps_row_client *r, rows_part *p, const ps_row_lookup *l)
-{
-    const ps_row_spec *spec = &r->specs[l->table];
-    const uint64_t n_bags = l->bags ? l->n_bags : l->n_ids;
-    if (l->bags && l->offsets) {
-        PS_TRY(ps_row_room(&p->offsets, &p->offsets_room, n_bags, sizeof *p->offsets));
-        if (n_bags) memcpy(p->offsets, l->offsets, n_bags * sizeof *p->offsets);
-    }
-    if (l->weights) {
-        PS_TRY(ps_row_room(&p->weights, &p->weights_room, l->n_ids, sizeof *p->weights));
-        memcpy(p->weights, l->weights, l->n_ids * sizeof *p->weights);
-    }
-    p->bags =
-        (ps_row_bags){.mode = l->mode,
-                      .dim = spec->dim,
-                      .n_lookups = l->n_ids,
-                      .n_bags = n_bags,
-                      .offsets = l->bags && l->offsets && n_bags > 0 ? p->offsets : NULL,
-                      .row = p->batch.row,
-                      .weights = l->weights ? p->weights : NULL};
-    const ps_err err = ps_row_bags_check(&p->bags);
-    return err != PS_OK ? ps_err_prefix(err, "table %s", spec->name) : PS_OK;
-}
-
-static uint64_t rows_part_bytes(const rows_part *p)
-{
-    return (uint64_t)p->batch.n_rows * p->bags.dim * sizeof(float);
-}
-
 static uint64_t rows_take_place(uint64_t *at, uint64_t bytes)
 {
     const uint64_t place = *at;
@@ -292,8 +169,8 @@ static uint64_t rows_take_place(uint64_t *at, uint64_t bytes)
 static void rows_place_parts(rows_ticket *t, bool trains, uint64_t *at)
 {
     for (int i = 0; i < t->n; i++) {
-        rows_part *p = &t->parts[i];
-        const uint64_t bytes = rows_part_bytes(p);
+        ps_row_part *p = &t->parts[i];
+        const uint64_t bytes = ps_row_part_bytes(p);
         p->place.ids = rows_take_place(at, p->batch.n_rows * sizeof *p->batch.ids);
         p->place.rows = rows_take_place(at, bytes);
         p->place.grads = trains ? rows_take_place(at, bytes) : p->place.rows;
@@ -310,7 +187,7 @@ static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains,
     t->in_arena = r->arena && end <= half + ROWS_HALF;
     if (t->in_arena && trains) r->used[step % 2] = end - half;
     for (int i = 0; i < t->n; i++) {
-        rows_part *p = &t->parts[i];
+        ps_row_part *p = &t->parts[i];
         if (t->in_arena) {
             p->rows = (float *)(void *)(r->arena + p->place.rows);
             p->grads = (float *)(void *)(r->arena + p->place.grads);
@@ -319,7 +196,7 @@ static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains,
                        p->batch.n_rows * sizeof *p->batch.ids);
             continue;
         }
-        const uint64_t n = rows_part_bytes(p) / sizeof(float);
+        const uint64_t n = ps_row_part_bytes(p) / sizeof(float);
         PS_TRY(ps_row_room(&p->own_rows, &p->rows_room, n, sizeof *p->own_rows));
         if (trains)
             PS_TRY(ps_row_room(&p->own_grads, &p->grads_room, n, sizeof *p->own_grads));
@@ -327,12 +204,6 @@ static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains,
         p->grads = p->own_grads;
     }
     return PS_OK;
-}
-
-/* The rows that the shard has of a part. */
-static uint64_t rows_at_shard(const rows_part *p, uint32_t shard)
-{
-    return p->batch.begin[shard + 1] - p->batch.begin[shard];
 }
 
 /* The shard's next message has that many bytes. The one before it in this memory is
@@ -356,7 +227,7 @@ static void rows_write_places(const ps_row_client *r, const rows_ticket *t,
 {
     memset(to, 0, (size_t)r->n * sizeof *to);
     for (int i = 0; i < t->n; i++) {
-        const rows_part *p = &t->parts[i];
+        const ps_row_part *p = &t->parts[i];
         const uint64_t first = p->batch.begin[shard], row = p->bags.dim * sizeof(float);
         to[p->table] =
             (ps_rows_place){p->place.ids + first * sizeof *p->batch.ids,
@@ -386,8 +257,9 @@ static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
                          (t->in_two ? PS_ROWS_AHEAD : 0);
     uint64_t n = 0, floats = 0;
     for (int table = 0; table < r->n; table++) {
-        const rows_part *p = r->part_of[table] < 0 ? NULL : &t->parts[r->part_of[table]];
-        r->counts[table] = p ? (uint32_t)rows_at_shard(p, shard) : 0;
+        const ps_row_part *p =
+            r->part_of[table] < 0 ? NULL : &t->parts[r->part_of[table]];
+        r->counts[table] = p ? (uint32_t)ps_row_part_at_shard(p, shard) : 0;
         n += r->counts[table];
         floats += (uint64_t)r->counts[table] * r->specs[table].dim;
     }
@@ -404,7 +276,7 @@ static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
     uint64_t *ids = rest;
     for (int table = 0; table < r->n && !shared; table++) {
         if (r->counts[table] == 0) continue;
-        const rows_part *p = &t->parts[r->part_of[table]];
+        const ps_row_part *p = &t->parts[r->part_of[table]];
         memcpy(ids, p->batch.ids + p->batch.begin[shard], r->counts[table] * sizeof *ids);
         ids += r->counts[table];
     }
@@ -433,7 +305,7 @@ static rows_answer rows_answer_begin(const ps_row_client *r, const rows_ticket *
     if (!t->in_two) return a;
     for (int table = 0; table < r->n; table++) {
         const int k = r->part_of[table];
-        const uint64_t end = k < 0 ? n : n + rows_at_shard(&t->parts[k], shard);
+        const uint64_t end = k < 0 ? n : n + ps_row_part_at_shard(&t->parts[k], shard);
         for (; n < end; n++)
             if (rows_came_first(bytes, n))
                 first += ps_row_codec_row_bytes(&r->specs[table]);
@@ -472,10 +344,10 @@ static ps_err rows_take_pulled(ps_row_client *r, const rows_ticket *t)
         rows_answer answer = rows_answer_begin(r, t, shard);
         for (int table = 0; table < r->n; table++) {
             if (r->part_of[table] < 0) continue;
-            const rows_part *p = &t->parts[r->part_of[table]];
+            const ps_row_part *p = &t->parts[r->part_of[table]];
             const ps_row_spec *spec = &r->specs[table];
             const uint32_t first = p->batch.begin[shard];
-            const uint64_t n = rows_at_shard(p, shard);
+            const uint64_t n = ps_row_part_at_shard(p, shard);
             const void *rows;
             if (n == 0) continue;
             PS_TRY(rows_answer_next(r, &answer, spec, n, &rows));
@@ -493,7 +365,7 @@ static ps_err rows_list_parts(ps_row_client *r, const ps_row_lookup *lookups, in
     for (int i = 0; i < r->n; i++)
         r->part_of[i] = -1;
     for (int i = 0; i < n; i++) {
-        PS_TRY(rows_check_lookup(r, &lookups[i], ahead));
+        PS_TRY(ps_row_lookup_check(&lookups[i], r->specs, r->n, ahead));
         if (r->part_of[lookups[i].table] >= 0)
             return ps_err_set(PS_ERR_ARG, "table %s is looked up twice in a call",
                               r->specs[lookups[i].table].name);
@@ -522,8 +394,8 @@ static ps_err rows_ask(ps_row_client *r, rows_ticket *t, const ps_row_lookup *lo
     t->ahead = t->in_two = step > r->step;
     t->forgotten = false;
     for (int i = 0; i < n; i++) {
-        PS_TRY(rows_split_part(r, &t->parts[i], &lookups[i]));
-        if (!t->ahead) PS_TRY(rows_set_bags(r, &t->parts[i], &lookups[i]));
+        PS_TRY(ps_row_part_split(&t->parts[i], &lookups[i], r->specs, r->n_shards));
+        if (!t->ahead) PS_TRY(ps_row_part_set_bags(&t->parts[i], &lookups[i], r->specs));
     }
     if (!r->arena) rows_find_arena(r);
     PS_TRY(rows_ticket_memory(r, t, trains, step));
@@ -538,7 +410,7 @@ static bool rows_is_asked(const rows_ticket *t, const ps_row_lookup *lookups, in
 {
     bool same = t->ahead && t->n == n;
     for (int i = 0; same && i < n; i++) {
-        const rows_part *p = &t->parts[i];
+        const ps_row_part *p = &t->parts[i];
         const ps_row_lookup *l = &lookups[i];
         same =
             p->table == l->table && p->batch.n_lookups == l->n_ids &&
@@ -575,7 +447,7 @@ static ps_err rows_ask_to_train(ps_row_client *r, const ps_row_lookup *lookups, 
         rows_ticket *t = *out = &r->tickets[i];
         if (!rows_is_asked(t, lookups, n) || rows_is_passed(r, i)) continue;
         for (int k = 0; k < n; k++)
-            PS_TRY(rows_set_bags(r, &t->parts[k], &lookups[k]));
+            PS_TRY(ps_row_part_set_bags(&t->parts[k], &lookups[k], r->specs));
         t->ahead = false;
         return PS_OK;
     }
@@ -620,7 +492,7 @@ ps_err ps_row_client_prefetch(ps_row_client *r, const ps_row_lookup *lookups, in
     PS_TRY(rows_ask(r, t, lookups, n, true, r->step + 1));
     r->n_ahead++;
     for (int i = 0; i < n; i++) {
-        rows_part *p = &t->parts[i];
+        ps_row_part *p = &t->parts[i];
         const uint64_t m = lookups[i].n_ids;
         PS_TRY(ps_row_room(&p->asked, &p->asked_room, m, sizeof *p->asked));
         if (m > 0) memcpy(p->asked, lookups[i].ids, m * sizeof *p->asked);
@@ -647,24 +519,18 @@ static rows_ticket *rows_ticket_of(const ps_row_client *r, uint64_t ticket)
     return &r->tickets[ticket - r->tickets_before - 1];
 }
 
-/* Whether it can get the gradient. Of a batch without samples, arrays may be NULL. */
-static bool rows_part_takes(const rows_part *p, const float *grad)
-{
-    return (p->rows || p->batch.n_rows == 0) && (grad || p->bags.n_bags == 0);
-}
-
 ps_err ps_row_client_gradient(ps_row_client *r, uint64_t ticket, int index,
                               const float *grad, float *weights_grad)
 {
     const rows_ticket *t = rows_ticket_of(r, ticket);
     if (!t || index < 0 || index >= t->n || t->ahead ||
-        !rows_part_takes(&t->parts[index], grad))
+        !ps_row_part_takes(&t->parts[index], grad))
         return ps_err_set(PS_ERR_ARG,
                           "a gradient of rows that were not looked up in step %" PRIu64
                           " (ticket %" PRIu64 ", lookup %d): it comes after their "
                           "lookup, and before pstrain_rows_push ends its step",
                           r->step, ticket, index);
-    rows_part *p = &t->parts[index];
+    ps_row_part *p = &t->parts[index];
     ps_row_pool_backward(&p->bags, grad, p->has ? NULL : p->batch.place, p->grads);
     p->has = true;
     if (weights_grad) ps_row_pool_weights_backward(&p->bags, p->rows, grad, weights_grad);
@@ -732,10 +598,10 @@ static uint64_t rows_write_gradients(const ps_row_client *r, int table, uint32_t
     uint64_t n = 0;
     for (uint32_t i = 0; i < r->n_tickets; i++)
         for (int k = 0; k < r->tickets[i].n; k++) {
-            const rows_part *p = &r->tickets[i].parts[k];
+            const ps_row_part *p = &r->tickets[i].parts[k];
             const bool shared = r->tickets[i].in_arena && r->shares[shard];
             if (p->table != table || !p->has) continue;
-            const uint64_t rows = rows_at_shard(p, shard), m = rows * spec->dim;
+            const uint64_t rows = ps_row_part_at_shard(p, shard), m = rows * spec->dim;
             const uint32_t first = p->batch.begin[shard];
             const uint64_t *ids = p->batch.ids + first;
             float *from = p->grads + (uint64_t)first * spec->dim;

@@ -12,26 +12,10 @@
 #ifndef PS_ROW_CLIENT_H
 #define PS_ROW_CLIENT_H
 
-#include "row_pool.h"
-#include "row_spec.h"
+#include "row_lookup.h"
 #include "session.h"
 
 typedef struct ps_row_client ps_row_client;
-
-typedef struct ps_row_lookup {
-    int table;
-    bool bags;          // else out has a row for each id
-    ps_row_mode mode;   // of bags
-    const int64_t *ids; // (n_ids), from 0; borrowed during the call
-    uint64_t n_ids;
-    uint64_t n_rows;        // ids are below it; 0: any
-    const int64_t *offsets; // (n_bags) as ps_row_bags
-    uint64_t n_bags;
-    const float *weights; // (n_ids) with PS_ROW_SUM; NULL: 1
-    bool has_padding;     // lookups of this id count in no bag, and have no gradient
-    int64_t padding;
-    float *out; // (n_bags or n_ids, dim)
-} ps_row_lookup;
 
 /* specs (n): the tables of the job, the same on all ranks and servers. Both are borrowed
  * until destroy, which comes after the session's: its thread may be writing here. *out is
