@@ -1,6 +1,9 @@
 #include "pace.h"
 
-enum { NS_PER_MS = 1000000, MOST_STRIDE = 1 << 20, STALL_MS = 150 };
+#include <stdlib.h>
+#include <string.h>
+
+enum { NS_PER_MS = 1000000, MOST_STRIDE = 1 << 20, STALL_MS = 150, MOST_NOTES = 64 };
 
 /* The least power of two of steps that take long enough. */
 static uint64_t stride_of(double step_ns, double slow_ms)
@@ -22,6 +25,35 @@ bool ps_pace_step(ps_pace *p, uint64_t step, uint64_t now_ns)
     p->last_ns = now_ns;
     const double slow_ms = p->one_host ? PS_PACE_ONE_HOST_MS : PS_PACE_MS;
     return p->step_ns > 0 && step % stride_of(p->step_ns, slow_ms) == 0;
+}
+
+ps_pace_note *ps_pace_note_create(uint64_t step, unsigned part, const double *values,
+                                  size_t n)
+{
+    ps_pace_note *note = malloc(sizeof *note + n * sizeof *values);
+    if (!note) return NULL;
+    *note = (ps_pace_note){.step = step, .part = part, .n = n};
+    memcpy(note->values, values, n * sizeof *values);
+    return note;
+}
+
+bool ps_pace_queue_add(ps_pace_queue *q, ps_pace_note *note)
+{
+    if (q->n == MOST_NOTES) return false;
+    if (q->last)
+        q->last->next = note;
+    else
+        q->first = note;
+    q->last = note;
+    q->n++;
+    return true;
+}
+
+ps_pace_note *ps_pace_queue_take(ps_pace_queue *q)
+{
+    ps_pace_note *first = q->first;
+    *q = (ps_pace_queue){0};
+    return first;
 }
 
 int ps_stall_awake(ps_stall *s, uint64_t now_ns)

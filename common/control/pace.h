@@ -46,6 +46,29 @@ typedef struct ps_pace {
 /* A step has ended; returns whether it is to be told. */
 bool ps_pace_step(ps_pace *p, uint64_t step, uint64_t now_ns);
 
+/* A step that the coordinator is to be told of. */
+typedef struct ps_pace_note {
+    struct ps_pace_note *next;
+    uint64_t step;
+    unsigned part;
+    size_t n;
+    double values[];
+} ps_pace_note;
+
+/* Those that wait to be told; zero at first. */
+typedef struct ps_pace_queue {
+    ps_pace_note *first, *last;
+    int n;
+} ps_pace_queue;
+
+/* A copy of n values; owned by the caller. NULL: there is no memory. */
+ps_pace_note *ps_pace_note_create(uint64_t step, unsigned part, const double *values,
+                                  size_t n);
+/* Takes the note. False when too many wait: it stays the caller's. */
+bool ps_pace_queue_add(ps_pace_queue *q, ps_pace_note *note);
+/* All of them, which the caller frees with free. */
+ps_pace_note *ps_pace_queue_take(ps_pace_queue *q);
+
 /* How much of the time a thread that wants to wake every PS_PACE_MS was late. Only where
  * some of the job's processes are on another host: its wake-ups take processors too. */
 typedef struct ps_stall {

@@ -26,7 +26,6 @@ enum {
     FIRST_BURSTS = 3,
     LINGER_MS = 1000,      // at the end: time for sending an abort or a goodbye
     ANSWER_GRACE_MS = 500, // for the coordinator's own answer to a timeout
-    MOST_PACES = 64,       // that wait to be told
     SILENT_MS = 200 // of the coordinator, beyond two heartbeats, until it is missed
 };
 
@@ -43,15 +42,6 @@ typedef struct ps_member_request {
     void *value; // owned
     size_t bytes;
 } ps_member_request;
-
-/* A step that the coordinator is to be told of. */
-typedef struct ps_member_pace_note {
-    struct ps_member_pace_note *next;
-    uint64_t step;
-    unsigned part;
-    size_t n;
-    double values[];
-} ps_member_pace_note;
 
 struct ps_member {
     bool names_straggler;
@@ -86,8 +76,7 @@ struct ps_member {
     pthread_cond_t changed;
     // Under the lock:
     ps_member_request *requests;
-    ps_member_pace_note *paces, **last_pace;
-    int n_paces;
+    ps_pace_queue paces;
     ps_straggler straggler;
     uint64_t last_number;
     bool stop, ended, left;
@@ -250,7 +239,6 @@ static void member_pace_init(ps_member *m, const ps_member_options *o)
 {
     m->names_straggler = o->n_servers > 0 && ps_config_names_straggler(o->config);
     m->watches_stalls = m->names_straggler && !ps_roster_one_host(&m->joined.roster);
-    m->last_pace = &m->paces;
 }
 
 bool ps_member_tells_pace(const ps_member *m)
@@ -266,20 +254,10 @@ double ps_member_time_ns(const ps_member *m, uint64_t now_ns)
 void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *values,
                     size_t n)
 {
-    ps_member_pace_note *p = malloc(sizeof *p + n * sizeof *values);
+    ps_pace_note *p = ps_pace_note_create(step, part, values, n);
     if (!p) return;
-    p->next = NULL;
-    p->step = step;
-    p->part = part;
-    p->n = n;
-    memcpy(p->values, values, n * sizeof *values);
     pthread_mutex_lock(&m->lock);
-    const bool room = m->n_paces < MOST_PACES;
-    if (room) {
-        *m->last_pace = p;
-        m->last_pace = &p->next;
-        m->n_paces++;
-    }
+    const bool room = ps_pace_queue_add(&m->paces, p);
     pthread_mutex_unlock(&m->lock);
     if (room)
         ps_event_set(&m->wake);
@@ -287,13 +265,10 @@ void ps_member_pace(ps_member *m, uint64_t step, unsigned part, const double *va
         free(p);
 }
 
-static ps_member_pace_note *take_paces(ps_member *m)
+static ps_pace_note *take_paces(ps_member *m)
 {
     pthread_mutex_lock(&m->lock);
-    ps_member_pace_note *first = m->paces;
-    m->paces = NULL;
-    m->last_pace = &m->paces;
-    m->n_paces = 0;
+    ps_pace_note *first = ps_pace_queue_take(&m->paces);
     pthread_mutex_unlock(&m->lock);
     return first;
 }
@@ -308,7 +283,7 @@ static void member_send(ps_member *m, const ps_control *c)
  * are forgotten. */
 static void member_pace_send(ps_member *m)
 {
-    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
+    for (ps_pace_note *p = take_paces(m), *next; p; p = next) {
         ps_control c = {.kind = PS_CONTROL_PACE,
                         .nonce = m->joined.roster.nonce,
                         .value = p->values,
@@ -346,7 +321,7 @@ static void member_set_straggler(ps_member *m, uint64_t cause, uint64_t role,
 
 static void member_pace_fini(ps_member *m)
 {
-    for (ps_member_pace_note *p = take_paces(m), *next; p; p = next) {
+    for (ps_pace_note *p = take_paces(m), *next; p; p = next) {
         next = p->next;
         free(p);
     }
