@@ -81,7 +81,7 @@ static void *watch_main(void *arg)
 static void *release_main(void *arg)
 {
     (void)arg;
-    usleep(500000);
+    usleep(100000);
     let_go("figures.read");
     return NULL;
 }

@@ -177,7 +177,7 @@ class StoppedForGood(UnderPsrun):
 
 class CtrlZ(UnderPsrun):
     def test_stops_all_until_fg(self):
-        jobs = [self.start(mode, "net.dead_after_ms=4000", "net.step_timeout_ms=4000",
+        jobs = [self.start(mode, "net.dead_after_ms=2000", "net.step_timeout_ms=2000",
                            workers=1 if mode == "single" else 2)[0]
                 for mode in ("ps", "allreduce", "single")]
         parts = [pid for psrun in jobs for _, pid in children(psrun.pid)]
@@ -186,7 +186,7 @@ class CtrlZ(UnderPsrun):
                 psrun.send_signal(signal.SIGTSTP)
             wait_until(lambda: all(map(stands_still, [*(psrun.pid for psrun in jobs), *parts])),
                           "a process does not stop")
-            time.sleep(5)  # this makes no part dead or late
+            time.sleep(2.5)  # both deadlines pass, and no part is dead or late
             for psrun in jobs:
                 psrun.send_signal(signal.SIGCONT)
             wait_until(lambda: not any(map(stands_still, parts)), "a process stays stopped")

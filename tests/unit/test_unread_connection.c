@@ -6,7 +6,7 @@
 #include "check.h"
 #include "zsock.h"
 
-enum { SENT = 100, WAITING = 2, SILENCE_MS = 1000 };
+enum { SENT = 100, WAITING = 2, SILENCE_MS = 200 };
 
 static int take(void *router, int milliseconds)
 {
