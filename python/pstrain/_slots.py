@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Slot:
     """One trained parameter: its place in the arenas, and what this step has done with it."""
 
-    __slots__ = ("index", "name", "owner", "group", "param", "sent", "weights", "grads", "host", "address", "version", "sum",
+    __slots__ = ("index", "name", "owner", "group", "param", "sent", "weights", "grads", "place", "host", "address", "version", "sum",
                  "fresh", "pushed", "pushed_version", "pushed_sum", "seen", "hooked", "captured", "__weakref__")
 
     def __init__(self, name: str, param: torch.Tensor, group: int, doubles: bool) -> None:
@@ -32,6 +32,7 @@ class Slot:
             self.sent = torch.ones(1, device=param.device)
         self.weights: torch.Tensor  # views of the arenas, of the parameter's shape; on a GPU of those there
         self.grads: torch.Tensor
+        self.place = 0  # where the gradient's view has to be: the program can move it (share_memory_(), .grad.data = ...)
         self.host: torch.Tensor  # the weights in the library's arena
         self.address = 0  # of the parameter's own memory
         # When only this optimizer had written the parameter: its version, on a GPU; a sum of its memory, else.
@@ -143,12 +144,17 @@ def check_pushed(slot: Slot, rank: int) -> None:
         raise InputError(
             f"rank {rank}: the gradient of parameter '{slot.name}' was dropped between backward() and step() "
             "(zero_grad()), and had left for the servers: call zero_grad() before backward(), or take push='step'")
-    if grad is not pushed or grad._version != slot.pushed_version \
+    if grad is not pushed or grad._version != slot.pushed_version or grad is slot.grads and moved(slot) \
             or slot.pushed_sum is not None and gradient_sum(slot, grad) != slot.pushed_sum:
         raise InputError(
             f"rank {rank}: the gradient of parameter '{slot.name}' was {'changed' if grad is pushed else 'replaced'} after it "
             "had left for the servers (clip_grad_norm_, clip_grad_value_, .grad.data, GradScaler.unscale_): use clip_norm= or "
             "loss_scale= of pstrain.Optimizer, or push='step'")
+
+
+def moved(slot: Slot) -> bool:
+    """Whether the view of its gradient in the arena is of other memory by now."""
+    return slot.grads.data_ptr() != slot.place
 
 
 def check_fresh(slot: Slot, rank: int) -> None:

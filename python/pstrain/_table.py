@@ -255,15 +255,29 @@ class Table:
             at, n = 4 * session.tensor_offset(slot.index), slot.sent.numel()
             slot.host = place_of(slot.sent, arena(session, session.params() + at, n), 0).copy_(slot.exact())
             slot.weights = slot.host
-            slot.grads = place_of(slot.sent, arena(session, session.grads() + at, n), 0)
+            slot.grads = self._grads_of(slot)
         if self.device is not None:
             self.device.open(session, self.slots.values())
+        for slot in self.slots.values():
+            slot.place = slot.grads.data_ptr()
         self._place_doubles([slot for slot in self.slots.values() if slot.is_double])
         for slot in self.slots.values():
             if self.device is not None and not self.sums:
                 slot.param.data = slot.weights
                 slot.captured = False  # a graph reads the place before
             slot.address = slot.param.data_ptr()
+
+    def _grads_of(self, slot: Slot) -> torch.Tensor:
+        session = self.job.session
+        at = session.grads() + 4 * session.tensor_offset(slot.index)
+        return place_of(slot.sent, arena(session, at, slot.sent.numel()), 0)
+
+    def find_grads(self, slot: Slot) -> None:
+        """Of a slot whose view was moved to other memory: another one."""
+        if self.device is not None:
+            raise InputError(f"rank {self.job.rank}: the gradient of parameter '{slot.name}', which lies where it is sent from "
+                             "(gradient_as_arena_view), was moved (.grad.data = ...): write into it")
+        slot.grads = self._grads_of(slot)
 
     def _place_doubles(self, slots: "list[Slot]") -> None:
         """Gives them one array."""

@@ -11,7 +11,7 @@ import torch
 from . import _arguments, _checks, _cuda, _state, job as jobs
 from ._hooks import as_pytorchs_step, hooks_of, without_hooks
 from ._join import Join
-from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, gradient_sum, has_form_of, lacks, runs, write
+from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, gradient_sum, has_form_of, lacks, moved, runs, write
 from ._table import Table
 from .errors import InputError
 
@@ -293,6 +293,8 @@ class Optimizer(torch.optim.Optimizer):
         if not slot.fresh:
             self._table.wait(slot)  # its gradient arena is still being sent
         factor, device = self._factor(slot), self._table.device
+        if self.views and moved(slot):
+            self._table.find_grads(slot)
         if self.views and grad is slot.grads and factor == 1.0:  # it is where it is sent from
             slot.pushed, slot.pushed_version = grad, grad._version
             if device is not None:

@@ -11,7 +11,7 @@ from cases import RANK, SIZE, batch, case, digest, net, refused, say, sum_in_ord
 @case
 def views():
     """The weights after some steps, with gradients of their own ("own") or in the arena ("view",
-    "kept": zero_grad keeps them); "late": a gradient is changed while it is sent."""
+    "kept": zero_grad keeps them; "moved": into other memory); "late": a gradient is changed while it is sent."""
     how = sys.argv[2]
     with pstrain.init():
         model = net()
@@ -19,7 +19,12 @@ def views():
                                       gradient_as_arena_view=how != "own", overlap_forward=how == "late")
         for step in range(5):
             images, labels = batch(step)
-            optimizer.zero_grad(set_to_none=how != "kept")
+            if how == "moved" and step == 2:
+                model.share_memory()
+            elif how == "moved" and step > 2:
+                for p in model.parameters():
+                    p.grad.data = p.grad.data.clone()
+            optimizer.zero_grad(set_to_none=how != "kept" and (how, step) != ("moved", 3))
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
         if how == "late":
