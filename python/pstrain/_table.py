@@ -339,6 +339,8 @@ class Table:
                 optimizer.forward = True
         for slot in slots:
             slot.seen = True
+        if self.device is None and not self.overlaps:
+            return  # a thread that reads: weights are those of the step before until step() has all of them
         # Without gradients some modules have a quicker way, which calls none of those within them (TransformerEncoderLayer).
         waits = slots if trains or not self.overlaps else known.inner
         for slot in (*self._early, *waits):

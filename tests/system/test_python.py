@@ -235,6 +235,9 @@ class Uses(PythonTest):
         for how in ("at once", "overlap"):
             self.fine("forward_alone", how)
 
+    def test_a_thread_reads_while_the_step_waits(self):
+        self.fine("read_meanwhile", self.folder)
+
     def test_options_of_pytorchs(self):
         self.fine("options_of_pytorch")
 

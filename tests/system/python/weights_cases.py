@@ -4,7 +4,9 @@ import io
 import logging
 import os
 import sys
+import threading
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -88,6 +90,36 @@ def read_before_step():
             other.step()
             for a, b in zip(ours.parameters(), theirs.parameters()):
                 assert torch.equal(a, b), step
+    say("fine")
+
+
+@case
+def read_meanwhile():
+    """While step() waits for rank 1, a thread of rank 0 makes a forward pass: with the weights before the step."""
+    model, read, made = Given(), Path(sys.argv[2]) / "read", []
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+        steps_of_ours(model, optimizer, 1)
+        slot, wanted, end = next(iter(optimizer._slots.values())), model(gradients(5, RANK)), time.monotonic() + 60
+
+        def forward():
+            while slot.fresh:
+                assert time.monotonic() < end
+            try:
+                with torch.no_grad():
+                    made.append(model(gradients(5, RANK)))
+            finally:
+                read.touch()
+
+        reader = threading.Thread(target=forward)
+        if RANK == 0:
+            reader.start()
+        while RANK > 0 and not read.exists():
+            assert time.monotonic() < end
+        steps_of_ours(model, optimizer, 1, 1)
+        if RANK == 0:
+            reader.join()
+            assert len(made) == 1 and torch.equal(made[0], wanted), made
     say("fine")
 
 
