@@ -120,6 +120,11 @@ class Numbers(Folder):
         before = self.text_of("said", "predictions.csv")
         self.assertEqual(before.splitlines()[0], "index,id,output_price")
         self.assertEqual([r["id"] for r in self.said()], [f"h{i}" for i in range(7)])
+        self.write("some.csv", "size,place,price\n51.5,town,9\n60,city,\n")
+        self.assertIn('"price" is missing in 1 of 2 lines, so none is compared',
+                      " ".join(self.predict(self.path("some.csv")).split()))
+        self.assertNotIn("truth", self.said()[0])
+        self.predict(self.path("new.csv"))
         self.moved()
         packed = gzip.compress(Path(self.path("new.csv")).read_bytes())
         text = self.predict("-", "elsewhere", packed)

@@ -20,8 +20,10 @@ static const char HEADER[] =
 
 static const char OF_TABLES[] =
     "Inputs are not the table's cells: numbers are scaled (data.standardize), and\n"
-    "categories become 1 or 0 (embedded ones: their places), by \"preprocessing\" in\n"
-    "the metadata of model.safetensors. Targets that are numbers are scaled, too.\n"
+    "categories become 1 or 0 (embedded ones: their places, behind all others; a\n"
+    "missing cell is the next place, an unknown text the one after that), by\n"
+    "\"preprocessing\" in the metadata of model.safetensors. Targets that are numbers\n"
+    "are scaled, too.\n"
     "psrun --predict does the first, and undoes the second.\n";
 
 static const char IMPORTS[] = "\"\"\"\n"

@@ -8,6 +8,7 @@
 #include "hash.h"
 #include "mem.h"
 #include "parse_text.h"
+#include "readable.h"
 
 enum {
     MOST_ONEHOT = 100, // data.encoding: auto
@@ -447,6 +448,21 @@ static ps_err make_answers(const ps_table *t, const ps_preprocessing *p, ps_data
     return PS_NEW(&out->labels, n, "labels");
 }
 
+/* Some lines have their answer, and it is not used. */
+static ps_err doubt_answers(ps_table *t)
+{
+    for (int64_t k = t->n_inputs; k < t->n_inputs + t->n_targets; k++) {
+        const ps_table_column *c = &t->columns[k];
+        if (c->n_missing == 0 || c->n_missing == t->n) continue;
+        return ps_dataset_note(&t->doubts,
+                               "\"%s\" is missing in %s of %s lines, so none is "
+                               "compared with its prediction: leave these lines out to "
+                               "see figures",
+                               c->name, PS_COUNTED(c->n_missing), PS_COUNTED(t->n));
+    }
+    return PS_OK;
+}
+
 static int64_t count_keys(const ps_table *t)
 {
     int64_t n = 0;
@@ -496,6 +512,7 @@ ps_err ps_table_samples(ps_table *t, const ps_preprocessing *p, ps_dataset *out)
     *out = (ps_dataset){.n = t->n, .is_float = true, .preprocessing = p};
     out->dims = (ps_dims){1, {p->n_inputs}};
     ps_err err = make_answers(t, p, out);
+    if (err == PS_OK) err = doubt_answers(t);
     if (err == PS_OK) err = make_keys(t, out);
     if (err == PS_OK) err = fill_samples(t, p, out);
     if (err == PS_OK) err = PS_NEW(&out->table, 1, "a table");
