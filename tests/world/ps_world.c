@@ -6,6 +6,8 @@
  *   ps-world --failed               seeds that have failed once, as they were then
  *   ps-world --members N            how the coordinator fares with N members
  * (world_scale.c)
+ *   ps-world --deaths N             what members hold who live through N deaths
+ * (world_deaths.c)
  *
  * A seed stands for a job and its faults: an even one for a program on libpstrain, an odd
  * one for ps-worker with a model. Exit code 1, and the seed on the last line,
@@ -294,6 +296,19 @@ static int run_members(int n)
     return 2;
 }
 
+static int run_deaths(int n)
+{
+    const world_options o = {
+        .seed = 1, .edition = WORLD_NOW, .errors = fdopen(dup(STDERR_FILENO), "w")};
+    if (n < 1 || n > WORLD_DEATHS_MOST) {
+        fprintf(stderr, "ps-world: --deaths is from 1 to %d\n", WORLD_DEATHS_MOST);
+        return 2;
+    }
+    empty_folder();
+    warm_up();
+    return freopen("/dev/null", "w", stderr) ? world_deaths_run(&o, folder, n) : 1;
+}
+
 static bool read_range(const char *text, wanted *w)
 {
     char *end;
@@ -307,7 +322,7 @@ static int usage(void)
 {
     fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] [--here] "
                     "[--edition N] | --seeds FIRST..LAST [--twice] | --seconds N | "
-                    "--failed | --members N\n");
+                    "--failed | --members N | --deaths N\n");
     return 2;
 }
 
@@ -315,6 +330,7 @@ int main(int argc, char **argv)
 {
     wanted w = {.last = UINT64_MAX, .edition = WORLD_NOW};
     const bool failed = argc == 2 && strcmp(argv[1], "--failed") == 0;
+    int deaths = 0;
     if (argc < 3 && !failed) return usage();
     if (failed) {
         // no more arguments
@@ -324,6 +340,8 @@ int main(int argc, char **argv)
         if (!(w.seconds > 0)) return usage();
     } else if (strcmp(argv[1], "--members") == 0) {
         return run_members(atoi(argv[2]));
+    } else if (strcmp(argv[1], "--deaths") == 0) {
+        deaths = atoi(argv[2]);
     } else if (strncmp(argv[1], "--seed", 6) != 0 || !read_range(argv[2], &w)) {
         return usage();
     }
@@ -350,7 +368,9 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     snprintf(folder, sizeof folder, "/dev/shm/world-%010d", (int)getpid());
     snprintf(record, sizeof record, "%s.log", folder);
-    const int code = failed ? run_failed(&w) : run_seeds(&w);
+    const int code = failed   ? run_failed(&w)
+                     : deaths ? run_deaths(deaths)
+                              : run_seeds(&w);
     if (code == 0 || !w.trace) empty_folder();
     rmdir(folder);
     return code;

@@ -42,7 +42,7 @@ typedef struct event {
     uint64_t number;
 } event;
 
-enum { TASKS = 8192, CALL_NS = 50, SWITCH_NS = 2000 };
+enum { TASKS = 8192, TASKS_FIRST = 512, CALL_NS = 50, SWITCH_NS = 2000 };
 
 static struct {
     world_options o;
@@ -50,7 +50,7 @@ static struct {
     world_process processes[WORLD_PROCESSES];
     int n_processes;
     task *tasks[TASKS];
-    int n_tasks;
+    int n_tasks, look_again;   // for those that have ended, when there are that many
     uint64_t able[TASKS / 64]; // bit i: task i can go on
     int n_able;
     // A tree, its leaves from TASKS on: how long before the end of time a task is looked
@@ -377,18 +377,31 @@ static void make_context(ucontext_t *c)
     makecontext(c, task_main, 0);
 }
 
+/* The places of tasks that have ended, and those of dead processes and their stacks. */
+static void free_places(void)
+{
+    int n = 0;
+    for (int i = 0; i < W.n_tasks; i++) {
+        task *t = W.tasks[i];
+        if (!t->done && !t->process->dead) {
+            (W.tasks[n] = t)->place = n, n++;
+        } else if (!t->done && t != W.running) {
+            *(void **)t->begin.uc_stack.ss_sp = free_stacks;
+            free_stacks = t->begin.uc_stack.ss_sp;
+        }
+        if (t->process->dead) t->process->tasks = NULL;
+    }
+    W.n_tasks = n;
+    W.look_again = 2 * n + TASKS_FIRST < TASKS ? 2 * n + TASKS_FIRST : TASKS;
+    W.n_able = 0;
+    memset(W.able, 0, sizeof W.able);
+    memset(W.soon, 0, sizeof W.soon);
+    world_touch_all();
+}
+
 static task *new_task(world_process *p, const char *name, void *(*run)(void *), void *arg)
 {
-    if (W.n_tasks == TASKS) { // the places of those that have ended are free
-        int n = 0;
-        for (int i = 0; i < W.n_tasks; i++)
-            if (!W.tasks[i]->done) (W.tasks[n] = W.tasks[i])->place = n, n++;
-        W.n_tasks = n;
-        W.n_able = 0;
-        memset(W.able, 0, sizeof W.able);
-        memset(W.soon, 0, sizeof W.soon);
-        world_touch_all();
-    }
+    if (W.n_tasks >= W.look_again) free_places();
     task *t = calloc(1, sizeof *t);
     if (!t || W.n_tasks == TASKS) world_wrong("too many threads");
     t->process = p;

@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { WORLD_PROCESSES = 1100, WORLD_NAME = 24 };
+enum { WORLD_PROCESSES = 6000, WORLD_NAME = 24 };
 
 typedef struct world_process {
     char name[WORLD_NAME];
@@ -134,6 +134,7 @@ typedef struct world_memory {
 } world_memory;
 /* Notes them; disturbed: judges whether this run has had about as much as they say. */
 void world_memory_judge(world_memory *m, bool disturbed);
+uint64_t world_memory_of(const world_process *p); // bytes that it has now
 /* It has ended by itself: judges that nothing of its is left. */
 void world_memory_check_freed(const world_process *p);
 
@@ -145,7 +146,8 @@ bool world_disk_takes(int fd);
 void world_disk_fills(uint64_t until_ns);
 /* Called before and after files are kept or get names; may kill the caller's process. */
 extern void (*world_disk_moment)(void);
-extern void (*world_fault_point)(void);    // at each PS_FAULT_POINT, may do so, too
+extern void (*world_fault_point)(
+    const char *name);                     // at each PS_FAULT_POINT, may do so, too
 extern void (*world_message_moment)(void); // after each message that is sent
 /* What was not kept in this folder may be gone. */
 void world_disk_loses_power(const char *folder);

@@ -28,6 +28,10 @@ int world_job_run(const world_options *options, const world_job_options *job,
 int world_run_server(int rank, int servers, int workers, int shards, const char *shm);
 extern const char world_init_method[];
 
+/* The memory of who lives through so many deaths of others is judged. */
+enum { WORLD_DEATHS_MOST = 5900 };
+int world_deaths_run(const world_options *options, const char *folder, int deaths);
+
 /* Prints how long things take with n members, of which two are servers. */
 enum { WORLD_MEMBERS_LEAST = 3, WORLD_MEMBERS_MOST = 1024 };
 int world_scale_run(const world_options *options, int members);

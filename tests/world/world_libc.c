@@ -72,7 +72,7 @@ int __wrap_usleep(useconds_t us)
 
 /* ---- threads ---- */
 
-enum { THREADS = 16384 };
+enum { THREADS = 1 << 18 };
 static struct {
     void *task;
 } threads[THREADS]; // a pthread_t is a place here, plus 1
@@ -208,7 +208,7 @@ int __wrap_sched_yield(void)
 
 /* ---- events ---- */
 
-enum { EVENTS = 16384 };
+enum { EVENTS = 1 << 18 };
 static uint64_t counts[EVENTS];
 static const world_process *waiters[EVENTS]; // whose events they are
 static int n_events;
@@ -345,12 +345,11 @@ ssize_t __wrap_getrandom(void *out, size_t n, unsigned flags)
 
 /* ---- the host, and others ---- */
 
-void (*world_fault_point)(void);
+void (*world_fault_point)(const char *name);
 
 void __wrap_ps_fault_point(const char *name)
 {
-    (void)name;
-    if (world_fault_point) world_fault_point();
+    if (world_fault_point) world_fault_point(name);
 }
 
 void __wrap_ps_host_find(ps_host *out)

@@ -137,6 +137,11 @@ void __wrap_free(void *p)
     __real_free(p);
 }
 
+uint64_t world_memory_of(const world_process *p)
+{
+    return used[p->index].bytes;
+}
+
 uint64_t __wrap_ps_procstat_rss(void)
 {
     return used[world_self()->index].bytes;

@@ -10,7 +10,7 @@
 #include "world.h"
 
 enum {
-    SHM_FDS = 1 << 18, // descriptors begin at WORLD_FD + SHM_FDS
+    SHM_FDS = 1 << 22, // descriptors begin at WORLD_FD + SHM_FDS
     DOORS = 1024,
     PASSES = 4096
 };

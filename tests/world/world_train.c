@@ -554,8 +554,9 @@ static void on_message(void)
     if (world_draw(4000) == 0) die_now();
 }
 
-static void on_fault_point(void)
+static void on_fault_point(const char *name)
 {
+    (void)name;
     if (world_draw(1000) == 0) die_now();
 }
 

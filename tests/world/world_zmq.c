@@ -20,11 +20,12 @@
 
 enum {
     FRAMES = WORLD_FRAMES,
-    SOCKETS = 16384,     // ever
-    CONNECTIONS = 16384, // ever
+    SOCKETS = 1 << 18,     // ever
+    CONNECTIONS = 1 << 18, // ever
+    PLACES = 16384,        // of `named`
     ID_BYTES = WORLD_ID,
-    FDS = 1 << 16,         // numbers of connections begin at WORLD_FD + FDS
-    MONITOR_FDS = 1 << 17, // and of monitors here
+    FDS = 1 << 20,         // numbers of connections begin at WORLD_FD + FDS
+    MONITOR_FDS = 1 << 21, // and of monitors here
     PORTS_FROM = 40000,
     PORTS = 64, // of a host
     SOON_NS = 20000000,
@@ -250,9 +251,13 @@ static void socket_put(socket_t *s, message *m)
 }
 
 static socket_t *sockets[SOCKETS];
+static socket_t *open_sockets[SOCKETS]; // and some that are closed
+static int n_open;
+static connection *living[CONNECTIONS]; // and some that are down
+static int n_living;
 static connection *connections[CONNECTIONS];
 static int n_sockets, n_connections;
-static connection *named[CONNECTIONS]; // by router and id
+static connection *named[PLACES]; // by router and id
 static struct {
     uint64_t until_ns;
 } parted[WORLD_PROCESSES][WORLD_PROCESSES];
@@ -409,7 +414,7 @@ static connection **place_of(const socket_t *router, const void *id, size_t byte
     size_t hash = (size_t)router->index;
     for (size_t i = 0; i < bytes; i++)
         hash = hash * 31 + ((const uint8_t *)id)[i];
-    return &named[hash * 2654435761u % CONNECTIONS];
+    return &named[hash * 2654435761u % PLACES];
 }
 
 static void add_to(socket_t *s, connection *c)
@@ -532,11 +537,16 @@ static void take_gates_answer(const message *m)
 
 static socket_t *listener(const char *endpoint)
 {
-    for (int i = 0; i < n_sockets; i++)
-        if (sockets[i]->bound && !sockets[i]->closed && !sockets[i]->process->dead &&
-            strcmp(sockets[i]->endpoint, endpoint) == 0)
-            return sockets[i];
-    return NULL;
+    socket_t *found = NULL;
+    int n = 0;
+    for (int i = 0; i < n_open; i++) {
+        socket_t *s = open_sockets[i];
+        if (world_is_closed(s)) continue;
+        open_sockets[n++] = s;
+        if (s->bound && strcmp(s->endpoint, endpoint) == 0) found = s;
+    }
+    n_open = n;
+    return found;
 }
 
 bool world_listens(const char *endpoint)
@@ -600,7 +610,7 @@ static void try_to_connect(void *arg, uint64_t number)
         connect_later(s);
         return;
     }
-    connections[n_connections++] = c;
+    connections[n_connections++] = living[n_living++] = c;
     queue_init(&c->up.messages);
     queue_init(&c->down.messages);
     c->up.lost_from = c->down.lost_from = UINT64_MAX;
@@ -658,14 +668,22 @@ static void end_connection(connection *c, bool lossy)
     }
 }
 
+static void forget_down(void)
+{
+    int n = 0;
+    for (int i = 0; i < n_living; i++)
+        if (living[i]->state != DOWN) living[n++] = living[i];
+    n_living = n;
+}
+
 int world_cut(const world_process *a, const world_process *b)
 {
     int n = 0;
-    for (int i = 0; i < n_connections; i++) {
-        connection *c = connections[i];
+    forget_down();
+    for (int i = 0; i < n_living; i++) {
+        connection *c = living[i];
         const world_process *p = c->dealer->process, *q = c->router->process;
-        if (c->state == DOWN || !(p == a || q == a) || !(!b || p == b || q == b))
-            continue;
+        if (!(p == a || q == a) || !(!b || p == b || q == b)) continue;
         end_connection(c, true);
         n++;
     }
@@ -682,9 +700,10 @@ void world_part(const world_process *a, const world_process *b, uint64_t until_n
 
 void world_net_forget(const world_process *p)
 {
-    for (int i = 0; i < n_connections; i++)
-        if (connections[i]->dealer->process == p || connections[i]->router->process == p)
-            end_connection(connections[i], true);
+    forget_down();
+    for (int i = 0; i < n_living; i++)
+        if (living[i]->dealer->process == p || living[i]->router->process == p)
+            end_connection(living[i], true);
     world_touch_all();
 }
 
@@ -732,7 +751,7 @@ void *zmq_socket(void *c, int type)
         .context = c, .process = world_self(), .index = n_sockets, .type = type};
     queue_init(&s->in);
     queue_init(&s->unsent);
-    sockets[n_sockets++] = s;
+    sockets[n_sockets++] = open_sockets[n_open++] = s;
     return s;
 }
 
@@ -864,9 +883,10 @@ int zmq_connect(void *socket, const char *where)
 {
     socket_t *s = socket;
     if (strncmp(where, "inproc://monitor", 16) == 0) {
-        for (int i = 0; i < n_sockets; i++)
-            if (!sockets[i]->closed && strcmp(sockets[i]->monitored, where) == 0)
-                sockets[i]->monitor = s;
+        for (int i = 0; i < n_open; i++)
+            if (!open_sockets[i]->closed &&
+                strcmp(open_sockets[i]->monitored, where) == 0)
+                open_sockets[i]->monitor = s;
         return 0;
     }
     snprintf(s->endpoint, sizeof s->endpoint, "%s", where);
