@@ -623,13 +623,13 @@ class Supervisor:
                f"{early.part.name} ended with exit code 0, and others were not done" if early else self._how(cause))
         self.screen.say_in_red(f"psrun: {what} failed: {how}")
         why = cause.last_error.text or cause.last_line
-        own = late or not cause.fault and cause.code > 0  # a part's last words do not say why a signal ended it
+        own = late or cause.has_last_words
         if why and own:
             self.screen.say_in_red(f"psrun:   {why[:MOST_OF_REASON]}")
             self._say_what_follows(cause, failed)
             if lacked := self.lacked_by(cause):
                 self.screen.say_in_red(f"psrun:   {lacked}")
-        elif not own and self.when_killed:
+        if self.when_killed and not late and (cause.fault or cause.code < 0):
             by_kernel = "; if nobody killed it, memory was short (dmesg)" if cause.code == -signal.SIGKILL else ""
             self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")
         self.faults.named()

@@ -114,6 +114,12 @@ class Watched:
         return f"ended with exit code {self.code}"
 
     @property
+    def has_last_words(self):
+        """Whether what it has said last tells why it has ended. A signal comes without words, except abort()'s: C++ says
+        which exception nobody has handled (std::bad_alloc)."""
+        return not self.fault and (self.code > 0 or self.code == -signal.SIGABRT)
+
+    @property
     def why(self):
         """How it has ended, and the error that it has given."""
         error = self.last_error.text if self.code and self.code > 0 and not self.fault else ""

@@ -119,7 +119,7 @@ def _why(folder: str, attempt: str, cause: typing.Any, lacked: str) -> str:
         return f"{name} failed: {line}{lacked}\n\nOn {name}:\n{text}"
     if cause.code == -signal.SIGKILL and not cause.fault:
         return f"{name} {cause.how}; if nobody killed it, memory was short (dmesg)"
-    words = cause.last_error.text or cause.last_line if cause.code > 0 and not cause.fault else ""
+    words = cause.last_error.text or cause.last_line if cause.has_last_words else ""
     return f"{name} {cause.how}" + (f": {words}" if words else "")
 
 

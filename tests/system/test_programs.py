@@ -47,6 +47,12 @@ class Programs(JobTest):
         text = self.run_program('[ $RANK = 1 ] && exit 3; exec sleep 1000')  # longer than the test waits
         self.assertIn("the job failed: worker 1 ended with exit code 3", text)
 
+    def test_abort(self):
+        """What the C++ library says of an exception that nobody handles stands before it."""
+        text = self.run_program("echo '  what():  std::bad_alloc' >&2; kill -ABRT $$", workers=1)
+        self.assertRegex(text, r"the job failed: worker 0 was ended by SIGABRT\npsrun:   +what\(\):  std::bad_alloc\n"
+                               r"psrun:   with --restarts")
+
     def test_a_program_that_never_joins(self):
         self.assertIn("worker 0 ended before it had joined the job (pstrain.init())", self.run_program("true", workers=1))
 
