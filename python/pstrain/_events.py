@@ -52,6 +52,11 @@ def tell_exception(error: BaseException) -> None:
     tell("exception", line=line_of(error))
 
 
+def tell_abort(reason: str) -> None:
+    """The program ends the job."""
+    tell("exception", line=f"pstrain.abort: {reason}"[:_MOST])
+
+
 def tell_torchrun(error: BaseException) -> None:
     """Keeps the error where torchrun looks for it (TORCHELASTIC_ERROR_FILE), as PyTorch's @record does. Its "Root Cause" is the
     first one, by whole seconds, and in a second that of the lowest rank: those that others have caused count as later."""

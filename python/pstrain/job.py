@@ -353,7 +353,9 @@ def shutdown() -> None:
 
 def abort(reason: str) -> None:
     """Ends the job for everybody at once; the others get a PeerError with the reason."""
-    current().abort(reason)
+    job = current()
+    _events.tell_abort(reason)
+    job.abort(reason)
 
 
 def should_stop() -> bool:

@@ -575,6 +575,11 @@ class Deaths(PythonTest):
                                        r"psrun:   ValueError: a mistake of the program")
                 self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*a mistake of the program")
 
+    def test_aborts(self):
+        text = self.ends("dies", "abort", "optimizer")
+        self.assertRegex(text, r"the job failed: worker 1 ended with exit code 1\npsrun:   pstrain.abort: no data is left\n")
+        self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*no data is left")
+
     def test_torchruns_root_cause(self):
         """As its own code finds it in the files of the ranks: the one that has raised, not the one that heard of it."""
         files = self.path("files")

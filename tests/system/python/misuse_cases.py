@@ -420,6 +420,9 @@ def dies():
                 raise ValueError("a mistake of the program")
             elif sys.argv[2] == "stop":
                 sys.exit(3)
+            elif sys.argv[2] == "abort":
+                pstrain.abort("no data is left")
+                sys.exit(1)
             elif sys.argv[2] == "hang":
                 signal.pause()
         if sys.argv[2] == "wait":
