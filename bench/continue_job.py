@@ -10,28 +10,23 @@ its own, OUT/run-S/checkpoints/step-S, so that psrun --resume OUT/run-S goes on 
 Writes OUT/steps.json: the mean loss of every such step over all ranks, by the step's number; and with
 --ties how far roundings move its gradient.
 """
-import argparse
 import json
 import os
 import shutil
 import sys
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import torch.distributed as dist  # noqa: E402
 
 from benchlib import torch_checkpoint  # noqa: E402
-from benchlib.job_config import BenchError, JobConfig  # noqa: E402
+from benchlib.job_config import JobConfig  # noqa: E402
 from benchlib.ties import Ties  # noqa: E402
-from ddp_job import Job, join  # noqa: E402
+from ddp_job import Job, join, parser, run  # noqa: E402
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--config", required=True, help="JSON of ps-config-json")
-    p.add_argument("--init", help="start from this safetensors file")
-    p.add_argument("--out", required=True)
+    p = parser(__doc__)
     p.add_argument("--after", type=int, default=0)
     p.add_argument("--steps", type=int, default=0)
     p.add_argument("--from", dest="checkpoints", nargs="+", default=[])
@@ -107,14 +102,7 @@ def main():
     if job.rank == 0:
         with open(os.path.join(args.out, "steps.json"), "w", encoding="utf-8") as f:
             json.dump([job.losses, job.moves], f)
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # as ddp_job ends
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        print(f"continue_job: {error}", file=sys.stderr)
-        sys.exit(1)
+    run(main)

@@ -18,7 +18,6 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -39,11 +38,16 @@ def shuffled(batch):
 ORDERS = {"given": lambda batch: batch, "reversed": lambda batch: batch.flip(0), "shuffled": shuffled}
 
 
-def arguments():
-    p = argparse.ArgumentParser(description=__doc__)
+def parser(doc):
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--config", required=True, help="JSON of ps-config-json")
     p.add_argument("--init", help="start from this safetensors file")
     p.add_argument("--out", required=True)
+    return p
+
+
+def arguments():
+    p = parser(__doc__)
     p.add_argument("--order", choices=sorted(ORDERS), default="given",
                    help="order of the samples within a batch: the same mean, other roundings")
     p.add_argument("--hook", default="none",
@@ -286,13 +290,11 @@ def summary(job, seconds, timed, timed_samples, traffic, test):
     return {
         "mode": f"package {job.args.package}" if job.args.package else "ddp", "model": config["job.name"], "dataset": config["data.kind"],
         "device": "cpu", "precision": "bf16" if job.model.narrow else "float32", "servers": 0, "shards": 0,
-        "workers": job.world, "params": config.n_params, "epochs": config["train.epochs"],
-        "steps": len(job.step_ms), "skipped_steps": job.skipped,
-        "loss_scale": job.scaler.get_scale(), "samples": job.samples * job.world, "seconds": seconds,
+        "workers": job.world, "params": config.n_params, "epochs": config["train.epochs"], "steps": len(job.step_ms),
+        "skipped_steps": job.skipped, "loss_scale": job.scaler.get_scale(), "samples": job.samples * job.world, "seconds": seconds,
         "samples_per_second": timed_samples * job.world / timed if timed else None,
-        "step_ms_p50": percentile(late, 0.5), "step_ms_p99": percentile(late, 0.99),
-        "exchange_wait_ms_p50": None, "bytes_sent_per_step": sent,
-        "bytes_received_per_step": received, "bytes_computed": not traffic,
+        "step_ms_p50": percentile(late, 0.5), "step_ms_p99": percentile(late, 0.99), "exchange_wait_ms_p50": None,
+        "bytes_sent_per_step": sent, "bytes_received_per_step": received, "bytes_computed": not traffic,
         "train_loss": job.epoch_sums[0] / job.epoch_sums[1] if job.epoch_sums[1] else None,
         "test_loss": test[0], "test_accuracy": test[1], "seed": config["train.seed"],
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -336,10 +338,19 @@ def main():
         save(job)
         with open(os.path.join(args.out, "summary.json"), "w") as f:
             json.dump(summary(job, seconds, timed, n, traffic, test), f, indent=2)
-    dist.barrier()
     if args.package:
+        dist.barrier()
         import pstrain
         pstrain.shutdown()
+
+
+def run(main):
+    """Calls main of a rank's program, and ends it."""
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {error}")
+    dist.barrier()
     # Everything is written. The orderly end of a process group has been seen to hang on a
     # loaded machine (torch 1.13), and nothing is left for it to do.
     sys.stdout.flush()
@@ -347,8 +358,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        print(f"ddp_job: {error}", file=sys.stderr)
-        sys.exit(1)
+    run(main)

@@ -1,12 +1,11 @@
 /* ps-bench-exchange: a worker that exchanges (exchange.name) and computes nothing.
  *
- *   ps-bench-exchange [--marks] <options of ps-worker>
+ *   ps-bench-exchange <options of ps-worker>
  *
  * Every step submits all gradients at once and waits for all weights. train.steps are
- * timed after train.warmup_steps. The result is one line of JSON on stdout. With --marks
- * rank 0 prints "mark" before and after the timed steps and then waits for a line on
- * stdin, while the other ranks wait for rank 0. Meanwhile the caller can read the
- * processes' CPU times.
+ * timed after train.warmup_steps. The result is one line of JSON on stdout. Rank 0 prints
+ * "mark" before and after the timed steps and then waits for a line on stdin, while the
+ * other ranks wait for rank 0. Meanwhile the caller can read the processes' CPU times.
  *
  * Gradients are small whole numbers and the optimizer should be sgd with lr 1: the final
  * weights are then known exactly, and are checked if no codec rounds them. */
@@ -30,7 +29,6 @@ static const ps_cli_program program = {
 typedef struct bench {
     const ps_config *cfg;
     const ps_cli *cli;
-    bool marks;
     ps_model_spec spec;
     ps_session *session;
     ps_member *member;  // owned by the session
@@ -103,7 +101,7 @@ static ps_err exchange_one_step(bench *b, uint64_t step)
 static ps_err mark(bench *b, const char *name)
 {
     PS_TRY(ps_member_barrier(b->member, name, ps_deadline_in_ms(JOIN_MS)));
-    if (b->marks && ps_session_rank(b->session) == 0) {
+    if (ps_session_rank(b->session) == 0) {
         char line[16];
         printf("mark\n");
         fflush(stdout);
@@ -187,10 +185,10 @@ static ps_err exchange_run(bench *b)
     return ps_session_close(b->session);
 }
 
-static ps_err bench_main(const ps_cli *cli, bool marks)
+static ps_err bench_main(const ps_cli *cli)
 {
     ps_config cfg;
-    bench b = {.cfg = &cfg, .cli = cli, .marks = marks};
+    bench b = {.cfg = &cfg, .cli = cli};
     ps_err err = ps_cli_load_config(cli, &program, &cfg);
     if (err == PS_OK) err = exchange_run(&b);
     if (err != PS_OK) {
@@ -208,18 +206,13 @@ static ps_err bench_main(const ps_cli *cli, bool marks)
 int main(int argc, char **argv)
 {
     ps_mem_keep_freed(); // as ps-worker does
-    bool marks = argc > 1 && strcmp(argv[1], "--marks") == 0;
-    if (marks) {
-        argv[1] = argv[0];
-        argc--, argv++;
-    }
     ps_log_init("bench", PS_LOG_WARN);
     ps_cli cli;
     ps_err err = ps_cli_parse(&cli, &program, argc, argv, stdout);
     if (err != PS_OK)
         ps_log_failure("failed", err);
     else if (!cli.done)
-        err = bench_main(&cli, marks);
+        err = bench_main(&cli);
     ps_cli_fini(&cli);
     return err == PS_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "net.h"
 
 typedef struct raw_step {
     uint64_t bytes; // per step, connection and direction
@@ -148,26 +149,18 @@ static int serve(char **v)
 
 static int connect_to(const char *server)
 {
-    char host[64];
-    snprintf(host, sizeof host, "%s", server);
-    char *colon = strrchr(host, ':');
+    char host[PS_ADDRESS_MAX];
+    const char *colon = strrchr(server, ':');
+    const ps_deadline deadline = ps_deadline_in_ms(CONNECT_MS);
+    int fd;
     if (!colon) return -1;
-    *colon = '\0';
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10))};
-    if (inet_pton(AF_INET, host, &a.sin_addr) != 1) return -1;
-    ps_deadline deadline = ps_deadline_in_ms(CONNECT_MS);
-    for (;;) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (fd < 0) return fail("socket");
-        if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) {
-            tune(fd);
-            return fd;
-        }
-        close(fd);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - server), server);
+    while (ps_net_connect(host, (int)number(colon + 1), deadline, &fd, NULL) != PS_OK) {
         if (ps_deadline_passed(deadline)) return fail(server);
         usleep(20000);
     }
+    tune(fd);
+    return fd;
 }
 
 static int connect_all(char *const *hosts, peer *peers, unsigned n)

@@ -66,15 +66,14 @@ def main(job):
     torch.set_num_threads(1)
     batches = draw_batches(job)
     grads = [torch.full((job["batch"], job["dim"]), 1e-3 * (t + 1)) for t in range(job["tables"])]
-    alone = {"torch": torch_step, "fbgemm": fbgemm_step}
-    step = alone.get(job["way"], server_step)(job, grads)
-    servers = [pid for name, pid in descendants(os.getppid()) if name == "ps-server"] if job["way"] not in alone else []
+    step = {"torch": torch_step, "fbgemm": fbgemm_step}.get(job["way"], server_step)(job, grads)
+    parts = [os.getpid(), *(pid for name, pid in descendants(os.getppid()) if job["servers"] and name == "ps-server")]
 
     def cpu_ms(n):
-        before = sum(map(cpu_seconds, [os.getpid(), *servers]))
+        before = sum(map(cpu_seconds, parts))
         for i in range(n):
             step(batches[i % BATCHES], batches[(i + 1) % BATCHES if i + 1 < n else 0])
-        return (sum(map(cpu_seconds, [os.getpid(), *servers])) - before) / n * 1e3
+        return (sum(map(cpu_seconds, parts)) - before) / n * 1e3
     cpu_ms(WARM)
     print("rows_job", json.dumps({"cpu_ms": min(cpu_ms(job["steps"]) for _ in range(BLOCKS))}), flush=True)
 

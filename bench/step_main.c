@@ -46,12 +46,8 @@ enum { PARTS = 6, LEAST_STEPS = 3 };
 
 static uint64_t library_ns; // in the library's kernels, since the program's start
 
-dnnl_status_t __real_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
-                                            dnnl_stream_t stream, int n,
-                                            const dnnl_exec_arg_t *args);
-dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
-                                            dnnl_stream_t stream, int n,
-                                            const dnnl_exec_arg_t *args);
+__typeof__(dnnl_primitive_execute) __real_dnnl_primitive_execute,
+    __wrap_dnnl_primitive_execute;
 dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
                                             dnnl_stream_t stream, int n,
                                             const dnnl_exec_arg_t *args)
@@ -62,14 +58,7 @@ dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t primitive,
     return s;
 }
 
-dnnl_status_t __real_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
-                                dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
-                                const float *b, dnnl_dim_t ldb, float beta, float *c,
-                                dnnl_dim_t ldc);
-dnnl_status_t __wrap_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
-                                dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
-                                const float *b, dnnl_dim_t ldb, float beta, float *c,
-                                dnnl_dim_t ldc);
+__typeof__(dnnl_sgemm) __real_dnnl_sgemm, __wrap_dnnl_sgemm;
 dnnl_status_t __wrap_dnnl_sgemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n,
                                 dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
                                 const float *b, dnnl_dim_t ldb, float beta, float *c,

@@ -7,12 +7,10 @@ exists. channels_last: the memory format of weights and images. With train.preci
 the model runs under torch.autocast.
 """
 import json
-import os
 import sys
 import time
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import torch  # noqa: E402
 

@@ -156,15 +156,11 @@ def step_errors(start, ours, theirs, job):
     weights = {n: v for n, v in model.items() if n + ".step" in states}
     buffers = {n: v for n, v in model.items() if n not in weights}
     steps, in_all = _ending(states, "step"), _largest(weights, other_model)
-    return {
-        "gradient": _gradient_error(before[1], states, other_states, job),
-        "weight": _beyond_moments(weights, other_model, states, other_states, job) if divides else in_all,
-        "weight_in_all": in_all,
-        "second_moment": _second_moment_error(states, other_states),
-        "buffer": max((_of_largest({n: v}, {n: other_model[n]}) for n, v in buffers.items()),
-                      default=0.0),
-        "step_count": _largest(steps, other_states),
-    }
+    return {"gradient": _gradient_error(before[1], states, other_states, job),
+            "weight": _beyond_moments(weights, other_model, states, other_states, job) if divides else in_all,
+            "weight_in_all": in_all, "second_moment": _second_moment_error(states, other_states),
+            "buffer": max((_of_largest({n: v}, {n: other_model[n]}) for n, v in buffers.items()), default=0.0),
+            "step_count": _largest(steps, other_states)}
 
 
 def errors_by_step(first, last, start, ours, theirs, job):

@@ -1,15 +1,12 @@
 """One exchange without arithmetic: real servers, ps-bench-exchange as workers."""
 import os
 import subprocess
-import sys
 import tempfile
 
-from .job_config import ROOT, BenchError
+from .job_config import BenchError
+from .netns import Local
 from .processes import Group, cpu_seconds
-from .stats import percentile, spread
-
-sys.path.append(os.path.join(ROOT, "deploy"))
-from psrunlib.ports import free_port  # noqa: E402
+from .stats import of_times
 
 JOB = """\
 job: {{name: exchange, servers: {servers}, workers: {workers}}}
@@ -40,34 +37,11 @@ class Exchange:
             f.write(JOB.format(servers=self.servers, workers=self.workers, inputs=INPUTS, outputs=self.outputs))
 
     def sets(self):
-        keys = [f"exchange.name={'ps' if self.servers else 'allreduce'}",
-                f"server.shards={self.shards}", f"exchange.codec={self.codec}",
-                f"exchange.shm={self.shm}", f"exchange.chunk={self.chunk}",
-                f"train.steps={self.steps}", f"train.warmup_steps={self.warmup}",
-                "exchange.codec_warmup=0", "exchange.codec_cooldown=0",
-                "net.insecure=true"]  # emulated hosts; PS_CURVE_DIR encrypts all the same
+        keys = [f"exchange.name={'ps' if self.servers else 'allreduce'}", f"server.shards={self.shards}",
+                f"exchange.codec={self.codec}", f"exchange.shm={self.shm}", f"exchange.chunk={self.chunk}",
+                f"train.steps={self.steps}", f"train.warmup_steps={self.warmup}", "exchange.codec_warmup=0",
+                "exchange.codec_cooldown=0", "net.insecure=true"]  # emulated hosts; PS_CURVE_DIR encrypts all the same
         return [word for key in keys + self.extra for word in ("--set", key)]
-
-
-class Local:
-    """The place where parts run; here all on this host."""
-
-    interface = "lo"
-
-    def prefix(self, kind, rank):
-        return []
-
-    enter = prefix
-
-    def for_psrun(self, folder, bin_dir, keys=()):
-        return [], {}
-
-    def address(self, kind, rank):
-        return "127.0.0.1", free_port()
-
-    def init_method(self, kind="server"):
-        host, port = self.address(kind, 0)
-        return f"tcp://{host}:{port}"
 
 
 class Marks:
@@ -90,16 +64,12 @@ class Marks:
 
 
 def start(group, exchange, build_dir, config, where, keys):
-    init = where.init_method("server" if exchange.servers else "worker")
-    sets = exchange.sets() + [word for key in keys for word in ("--set", key)]
+    words = ["--config", config, "--init-method", where.init_method("server" if exchange.servers else "worker"),
+             *exchange.sets(), *(word for key in keys for word in ("--set", key))]
     for s in range(exchange.servers):
-        group.start(f"server {s}", [
-            *where.prefix("server", s), os.path.join(build_dir, "bin", "ps-server"),
-            "--config", config, "--rank", str(s), "--init-method", init, *sets])
-    return [group.start(f"worker {r}", [
-        *where.prefix("worker", r), os.path.join(build_dir, "bin", "ps-bench-exchange"),
-        "--marks", "--config", config, "--rank", str(r), "--init-method", init, *sets])
-        for r in range(exchange.workers)]
+        group.start_part(where, build_dir, "server", s, ["--rank", str(s), *words])
+    return [group.start_part(where, build_dir, "worker", r, ["--rank", str(r), *words], "ps-bench-exchange")
+            for r in range(exchange.workers)]
 
 
 def make_keys(build_dir, folder):
@@ -127,16 +97,11 @@ def run(exchange, build_dir, where=None, timeout_s=300):
 
 
 def figures(exchange, results, cpu):
-    ms = [ns * 1e-6 for r in results for ns in r["step_ns"]]
-    sent = sum(r["bytes_sent"] for r in results) / len(results) / exchange.steps
-    received = sum(r["bytes_received"] for r in results) / len(results) / exchange.steps
+    sent, received = (sum(r[f"bytes_{way}"] for r in results) / len(results) / exchange.steps for way in ("sent", "received"))
     moved = 2 * exchange.nbytes * exchange.workers * exchange.steps
-    p50 = percentile(ms, 0.5)
+    times = of_times(ns for r in results for ns in r["step_ns"])
     return {"bytes": exchange.nbytes, "workers": exchange.workers, "servers": exchange.servers,
-            "codec": exchange.codec, "chunk_bytes": results[0]["chunk_bytes"],
-            "chunks": results[0]["chunks"], "ms": spread(ms), "ms_p50": p50,
-            "ms_p99": percentile(ms, 0.99),
-            "goodput_bytes_per_second": exchange.nbytes / (p50 * 1e-3),
-            "cpu_ns_per_byte": cpu * 1e9 / moved, "bytes_sent_per_step": sent,
-            "bytes_received_per_step": received,
+            "codec": exchange.codec, "chunk_bytes": results[0]["chunk_bytes"], "chunks": results[0]["chunks"], **times,
+            "goodput_bytes_per_second": exchange.nbytes / (times["ms_p50"] * 1e-3), "cpu_ns_per_byte": cpu * 1e9 / moved,
+            "bytes_sent_per_step": sent, "bytes_received_per_step": received,
             "compression_ratio": exchange.nbytes / sent if sent else None}

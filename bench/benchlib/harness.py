@@ -22,12 +22,18 @@ def numbers(text):
     return [int(w) for w in words(text)]
 
 
-def parser(doc, rounds=None, torch=True):
-    """Of the options that commands have in common. rounds: the default."""
+def parser(doc, rounds=None, torch=True, workers=None, servers=None, mbit=False):
+    """Of the options that commands have in common. rounds, workers, servers: the defaults."""
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if rounds:
         p.add_argument("--rounds", type=int, default=rounds,
                        help=f"how often everything is measured, in turn (default: {rounds})")
+    for name, value in (("workers", workers), ("servers", servers)):
+        if value is not None:
+            p.add_argument(f"-{name[0]}", f"--{name}", type=int, default=value, help=f"(default: {value})")
+    if mbit:
+        p.add_argument("--mbit", type=int, metavar="M",
+                       help="a host for each part, emulated, on links of that many Mbit/s (needs root; default: this host alone)")
     if torch:
         p.add_argument("--torch", metavar="P", default=os.environ.get("PS_TORCH_PYTHON", "python3"),
                        help="a Python that can import torch (default: PS_TORCH_PYTHON, or python3); none: without")
@@ -43,8 +49,16 @@ def add_job(p, config=None):
     p.add_argument("keys", metavar="key=value", nargs="*", help="further keys of the configuration")
 
 
+def add_words(p, nargs):
+    """CONFIG and key=value in any order."""
+    p.add_argument("words", metavar="CONFIG|key=value", nargs=nargs)
+
+
 def parse(p, argv):
     args = p.parse_intermixed_args(argv)
+    if hasattr(args, "words"):
+        args.configs = [w for w in args.words if "=" not in w]
+        args.keys = [w for w in args.words if "=" in w]
     if "=" in getattr(args, "config", ""):  # no CONFIG was given
         args.keys.insert(0, args.config)
         args.config = p.get_default("config")

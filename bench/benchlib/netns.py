@@ -5,6 +5,7 @@ they are deleted, all links go with them. That happens at the end of a `with`, a
 on SIGTERM. The next benchmark, or --sweep, deletes what a killed benchmark has left.
 """
 import atexit
+import contextlib
 import os
 import re
 import secrets
@@ -12,6 +13,8 @@ import shutil
 import signal
 import stat
 import subprocess
+
+from psrunlib.ports import free_port
 
 from .harness import Cannot
 from .job_config import BenchError
@@ -25,9 +28,13 @@ CONGESTION = "cubic"  # Linux's own default, whatever this machine prefers
 
 
 def _ip(*words, check=True):
-    done = subprocess.run(["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return _run("ip", *words, check=check)
+
+
+def _run(*argv, check=True):
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if check and done.returncode != 0:
-        raise BenchError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise BenchError(f"{' '.join(argv)}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -57,11 +64,8 @@ def need():
 
 
 def _tc(namespace, device, mbit):
-    argv = ["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate",
-            f"{mbit}mbit", "burst", str(BURST), "latency", f"{QUEUE_MS}ms"]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise BenchError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit", "burst", str(BURST),
+         "latency", f"{QUEUE_MS}ms")
 
 
 def ours():
@@ -87,7 +91,40 @@ def sweep():
     return dead
 
 
-class Hosts:
+class Where:
+    """Where parts run."""
+
+    def init_method(self, kind="server"):
+        host, port = self.address(kind, 0)
+        return f"tcp://{host}:{port}"
+
+
+class Local(Where):
+    """All on this host."""
+
+    interface = "lo"
+
+    def prefix(self, kind, rank):
+        return []
+
+    enter = prefix
+
+    def for_psrun(self, folder, bin_dir, keys=()):
+        return [], {}
+
+    def address(self, kind, rank):
+        return "127.0.0.1", free_port()
+
+
+def hosts(mbit, kinds, guests=None):
+    """For a `with`: Hosts on links of that rate; without a rate this host."""
+    if not mbit:
+        return contextlib.nullcontext(Local())
+    need()
+    return Hosts(mbit, kinds, guests)
+
+
+class Hosts(Where):
     """kinds: {"worker": 4, "server": 4}: a host for each, all on one switch. guests: which
     shares another's host: {("server", 3): ("worker", 0)}."""
 
@@ -194,7 +231,3 @@ class Hosts:
     def address(self, kind, rank):
         self.next_port += 1
         return self.hosts[self.home(kind, rank)], self.next_port
-
-    def init_method(self, kind="server"):
-        host, port = self.address(kind, 0)
-        return f"tcp://{host}:{port}"

@@ -2,15 +2,10 @@
 import os
 import shutil
 
-from .exchange_job import Local
 from .job_config import ROOT
+from .netns import Local
 from .processes import Group
-from .stats import percentile, spread
-
-
-def summary(ns):
-    ms = [v * 1e-6 for v in ns]
-    return {"ms": spread(ms), "ms_p50": percentile(ms, 0.5), "ms_p99": percentile(ms, 0.99)}
+from .stats import of_times
 
 
 def gloo(python, workers, nbytes, steps, warmup=3, where=None, timeout_s=300):
@@ -23,7 +18,7 @@ def gloo(python, workers, nbytes, steps, warmup=3, where=None, timeout_s=300):
             group.start(f"Gloo rank {r}", [*where.prefix("worker", r), shutil.which(python), script, init, str(r),
                                            str(workers), str(steps), str(warmup), str(nbytes)], env)
         group.finish()
-        return summary([ns for p in group.parts for ns in p.result()["step_ns"]])
+        return of_times(ns for p in group.parts for ns in p.result()["step_ns"])
 
 
 def start_tcp(group, build_dir, workers, servers, nbytes, steps, where, period_ms=0):
@@ -48,8 +43,7 @@ def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None, timeout
     with Group(timeout_s) as group:
         ranks = start_tcp(group, build_dir, workers, servers, nbytes, steps, where or Local())
         group.finish()
-        times = [r.result()["ns"][1:] for r in ranks]  # the first step connects as well
-    return summary([t for rank in times for t in rank])
+        return of_times(t for r in ranks for t in r.result()["ns"][1:])  # the first step connects as well
 
 
 def loopback_bytes_per_second(build_dir, nbytes=64 << 20):

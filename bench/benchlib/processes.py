@@ -138,6 +138,11 @@ class Group:
         self.parts.append(Part(name, argv, env, in_order))
         return self.parts[-1]
 
+    def start_part(self, where, build_dir, kind, rank, words, program=None):
+        """A ps-server or ps-worker on its host, or another program in its place."""
+        return self.start(f"{kind} {rank}", [*where.prefix(kind, rank),
+                                             os.path.join(build_dir, "bin", program or f"ps-{kind}"), *words])
+
     def _read(self, waiting, on_line):
         """Reads one line of each part that has one; removes parts at their end from waiting."""
         poll = select.poll()  # select() takes no descriptor above 1023

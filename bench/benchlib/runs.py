@@ -5,13 +5,13 @@ import shutil
 import subprocess
 import sys
 
-from .exchange_job import Local
+from psrunlib import report
+from psrunlib.errors import JobError
+
 from .job_config import ROOT, BenchError, JobConfig
+from .netns import Local
 from .processes import Group
 
-sys.path.append(os.path.join(ROOT, "deploy"))
-from psrunlib import report  # noqa: E402
-from psrunlib.errors import JobError  # noqa: E402
 
 PSRUN = os.path.join(ROOT, "deploy", "psrun")
 TIMEOUT_S = 3600
@@ -107,6 +107,13 @@ class Runner:
         if done.returncode != 0:
             raise BenchError(done.stdout.strip())
         return path
+
+
+def need_torch(python):
+    version, why = torch_version(python)
+    if why:
+        raise BenchError(f"this needs PyTorch: {why}")
+    return version
 
 
 def torch_version(python):

@@ -1,13 +1,9 @@
 """safetensors files with numpy alone: {name: array}."""
 import json
-import os
 import struct
-import sys
 
 import numpy as np
-
-sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../deploy"))
-from psrunlib import verify  # noqa: E402
+from psrunlib import verify
 
 TYPES = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 NAMES = {np.dtype("float32"): "F32", np.dtype("int64"): "I64"}

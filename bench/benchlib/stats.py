@@ -15,6 +15,12 @@ def percentile(values, q):
     return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else None
 
 
+def of_times(ns):
+    """The figures of times in nanoseconds."""
+    ms = [v * 1e-6 for v in ns]
+    return {"ms": spread(ms), "ms_p50": percentile(ms, 0.5), "ms_p99": percentile(ms, 0.99)}
+
+
 def paired_ratio(above, below):
     """Ratios of each round's pair, so that what disturbs a round disturbs both."""
     return spread([a / b for a, b in zip(above, below) if a and b])
@@ -26,6 +32,12 @@ def grouped(rows, keys):
     for row in rows:
         groups.setdefault(tuple(row[k] for k in keys), []).append(row)
     return groups
+
+
+def medians(rows, keys, figures):
+    """Of each group of rows: its keys, the number of its rounds, and the figures' medians with extremes."""
+    return [{**dict(zip(keys, key)), "rounds": len(found), **{k: spread([r.get(k) for r in found]) for k in figures}}
+            for key, found in grouped(rows, keys).items()]
 
 
 def error_of(values):

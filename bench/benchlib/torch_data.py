@@ -74,21 +74,16 @@ def _csv(files):
 
 READERS = {
     "idx": _idx_pair, "npy": _npy_pair, "stl10": _stl10_pair, "csv": _csv,
-    "cifar10": lambda files: _rows(files, 1, (3, 32, 32)),
-    "cifar100": lambda files: _rows(files, 2, (3, 32, 32)),
+    "cifar10": lambda files: _rows(files, 1, (3, 32, 32)), "cifar100": lambda files: _rows(files, 2, (3, 32, 32)),
 }
 FILES = {  # by default, the first set that is there; each may end in .gz
     ("idx", "train"): [["train-images-idx3-ubyte", "train-labels-idx1-ubyte"]],
-    ("idx", "test"): [["t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"],
-                      ["test-images-idx3-ubyte", "test-labels-idx1-ubyte"]],
-    ("cifar10", "train"): [[f"data_batch_{i}.bin" for i in range(1, 6)]],
-    ("cifar10", "test"): [["test_batch.bin"]],
+    ("idx", "test"): [[f"{name}-images-idx3-ubyte", f"{name}-labels-idx1-ubyte"] for name in ("t10k", "test")],
+    ("cifar10", "train"): [[f"data_batch_{i}.bin" for i in range(1, 6)]], ("cifar10", "test"): [["test_batch.bin"]],
     ("cifar100", "train"): [["train.bin"]], ("cifar100", "test"): [["test.bin"]],
-    ("stl10", "train"): [["train_X.bin", "train_y.bin"]],
-    ("stl10", "test"): [["test_X.bin", "test_y.bin"]],
+    ("stl10", "train"): [["train_X.bin", "train_y.bin"]], ("stl10", "test"): [["test_X.bin", "test_y.bin"]],
     ("csv", "train"): [["train.csv"]], ("csv", "test"): [["test.csv"]],
-    ("npy", "train"): [["train_x.npy", "train_y.npy"]],
-    ("npy", "test"): [["test_x.npy", "test_y.npy"]],
+    ("npy", "train"): [["train_x.npy", "train_y.npy"]], ("npy", "test"): [["test_x.npy", "test_y.npy"]],
 }
 
 

@@ -105,22 +105,19 @@ def _dropout(s, shape, dropout, **_):
 LAYERS = {
     "conv2d": _conv(nn.Conv2d, _pair), "conv1d": _conv(nn.Conv1d, int), "linear": _linear,
     "batch_norm2d": _batch_norm(nn.BatchNorm2d), "batch_norm1d": _batch_norm(nn.BatchNorm1d),
-    "dropout": _dropout,
-    "group_norm": _group_norm, "layer_norm": _layer_norm,
+    "dropout": _dropout, "group_norm": _group_norm, "layer_norm": _layer_norm,
     "max_pool2d": _pool(nn.MaxPool2d, _pair), "max_pool1d": _pool(nn.MaxPool1d, int),
     "avg_pool2d": _pool(nn.AvgPool2d, _pair, nn.AdaptiveAvgPool2d),
     "avg_pool1d": _pool(nn.AvgPool1d, int, nn.AdaptiveAvgPool1d), "upsample": _upsample,
     "adaptive_avg_pool2d": lambda s, shape, **_: nn.AdaptiveAvgPool2d(_pair(s["size"])),
     "adaptive_max_pool2d": lambda s, shape, **_: nn.AdaptiveMaxPool2d(_pair(s["size"])),
     "adaptive_avg_pool1d": lambda s, shape, **_: nn.AdaptiveAvgPool1d(int(s["size"])),
-    "relu": lambda s, shape, **_: nn.ReLU(), "tanh": lambda s, shape, **_: nn.Tanh(),
-    "relu6": lambda s, shape, **_: nn.ReLU6(), "silu": lambda s, shape, **_: nn.SiLU(),
     "leaky_relu": lambda s, shape, **_: nn.LeakyReLU(float(s.get("negative_slope", 0.01))),
     "elu": lambda s, shape, **_: nn.ELU(float(s.get("alpha", 1.0))),
-    "gelu": lambda s, shape, **_: nn.GELU(),
     "gelu_tanh": lambda s, shape, **_: nn.GELU(approximate="tanh"),
-    "sigmoid": lambda s, shape, **_: nn.Sigmoid(), "flatten": lambda s, shape, **_: nn.Flatten(),
     "log_softmax": lambda s, shape, **_: nn.LogSoftmax(dim=1),
+    **{kind.__name__.lower(): lambda s, shape, kind=kind, **_: kind()
+       for kind in (nn.ReLU, nn.ReLU6, nn.Tanh, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Flatten)},
 }
 
 
@@ -271,32 +268,12 @@ def package_optimizer(config, model, codec, total_steps):
                              overlap_forward=how == "overlap", settings=settings, **_options(config))
 
 
-class Unscaled:
-    """GradScaler's interface without loss scaling, for every version of PyTorch."""
-
-    def scale(self, loss):
-        return loss
-
-    def unscale_(self, optimizer):
-        pass
-
-    def step(self, optimizer):
-        optimizer.step()
-
-    def update(self):
-        pass
-
-    def get_scale(self):
-        return 1.0
-
-
 def scaler_of(config):
     use = config["loss_scale.use"]
     if use == "off" or (use == "auto" and config["train.precision"] != "fp16"):
-        return Unscaled()
+        return torch.amp.GradScaler("cpu", enabled=False) if hasattr(torch.amp, "GradScaler") else \
+            torch.cuda.amp.GradScaler(enabled=False)
     if not hasattr(torch.amp, "GradScaler"):
         raise BenchError("loss scaling on the CPU needs PyTorch 2.3 or newer, this is " + torch.__version__)
-    return torch.amp.GradScaler(
-        "cpu", init_scale=config["loss_scale.init"], growth_factor=config["loss_scale.growth"],
-        backoff_factor=config["loss_scale.backoff"],
-        growth_interval=config["loss_scale.interval"])
+    return torch.amp.GradScaler("cpu", config["loss_scale.init"], config["loss_scale.growth"], config["loss_scale.backoff"],
+                                config["loss_scale.interval"])

@@ -2,12 +2,12 @@
 PyTorch DDP with its communication hooks, and without exchange."""
 import json
 import os
+import subprocess
 
-from . import harness, peers, runs
+from . import harness, peers, runs, stats
 from .exchange_job import Marks
 from .job_config import ROOT, BenchError, JobConfig
 from .processes import Group
-from .stats import grouped, spread
 
 TIMEOUT_S = 1800
 # Of emulated hosts, where several interpreters load PyTorch at once.
@@ -29,13 +29,28 @@ def package_env(build_dir):
             "PYTHONDONTWRITEBYTECODE": "1", "PS_SETTINGS": json.dumps(PACKAGE_SETTINGS)}
 
 
+def package_job(args, build_dir, name, program, job, *words):
+    """Runs bench/PROGRAM, with the job as JSON: under psrun with these words, or, without any, in one process. Returns the
+    JSON that it prints behind its name."""
+    argv = [args.torch, os.path.join(ROOT, "bench", program), json.dumps(job)]
+    if words:
+        argv = [runs.PSRUN, "--build-dir", build_dir, "--overwrite", "--out", os.path.join(args.out, name),
+                *map(str, words), "--", *argv]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=dict(os.environ, **package_env(build_dir), OMP_NUM_THREADS="1"))
+    head = program.removesuffix(".py") + " "
+    for line in done.stdout.splitlines():
+        if any(head + begin in line for begin in "[{"):
+            return json.loads(line.split(head, 1)[1])
+    raise BenchError(f"{name}: {done.stdout.strip()}")
+
+
 def start_servers(group, build_dir, where, workers, servers):
     """Servers without a model; returns what the workers of the Python package need to know."""
     init = where.init_method("server")
     for s in range(servers):
-        group.start(f"server {s}", [
-            *where.prefix("server", s), os.path.join(build_dir, "bin", "ps-server"), "--rank", str(s),
-            "--world-size", str(workers), "--servers", str(servers), "--init-method", init,
+        group.start_part(where, build_dir, "server", s, [
+            "--rank", str(s), "--world-size", str(workers), "--servers", str(servers), "--init-method", init,
             *(word for key in PACKAGE_SETTINGS for word in ("--set", key))])
     return {"PS_INIT_METHOD": init, "PS_SERVERS": str(servers), **package_env(build_dir)}
 
@@ -65,16 +80,13 @@ class Training:
         return [w for key in ["net.insecure=true", *self.keys, *more] for w in ("--set", key)]
 
     def _start(self, group, kind, rank, *words):
-        group.start(f"{kind} {rank}", [
-            *self.where.prefix(kind, rank), os.path.join(self.build_dir, "bin", f"ps-{kind}"),
-            "--config", self.config, *words])
+        group.start_part(self.where, self.build_dir, kind, rank, ["--config", self.config, *words])
 
     def ours(self, name, servers, *keys):
         """A job with these keys; without servers its first worker is the coordinator."""
         out = os.path.join(self.out, name.replace(" ", "-"))
         init = self.where.init_method("server" if servers else "worker")
-        words = ["--world-size", str(self.workers), "--servers", str(servers),
-                 "--init-method", init, *self._sets(*keys)]
+        words = ["--world-size", str(self.workers), "--servers", str(servers), "--init-method", init, *self._sets(*keys)]
         with Group(TIMEOUT_S) as group:
             for s in range(servers):
                 self._start(group, "server", s, "--rank", str(s), *words)
@@ -89,10 +101,8 @@ class Training:
         steps = min(ALONE_STEPS, self.job["train.steps"] or ALONE_STEPS)
         with Group(TIMEOUT_S) as group:
             for r, out in enumerate(outs):
-                self._start(group, "worker", r, "--out", out, "--overwrite", "--world-size", "1",
-                            "--servers", "0", *self._sets(
-                                "exchange.name=none", f"train.steps={steps}",
-                                "train.eval_every=0"))
+                self._start(group, "worker", r, "--out", out, "--overwrite", "--world-size", "1", "--servers", "0",
+                            *self._sets("exchange.name=none", f"train.steps={steps}", "train.eval_every=0"))
             group.finish()
         found = [self._timed(runs.read_summary(out)) for out in outs]
         slowest = max(found, key=lambda f: f["step_ms_p50"])
@@ -176,16 +186,12 @@ def medians(rows):
     for r in rows:
         base = ddp.get((r["workers"], r["mbit"], r["round"]))
         r["to_ddp"] = r["samples_per_second"] / base if base and r["samples_per_second"] else None
-    keys = ("workers", "mbit", "mode")
-    return [{**dict(zip(keys, key)), "rounds": len(found),
-             **{k: spread([r[k] for r in found]) for k in (*KEYS, *LIMITS, "to_ddp")}}
-            for key, found in grouped(rows, keys).items()]
+    return stats.medians(rows, ("workers", "mbit", "mode"), (*KEYS, *LIMITS, "to_ddp"))
 
 
 def table(rows):
     return harness.table(
-        ["", "workers", "Mbit/s", "samples/s", "step ms", "sent MB", "to DDP", "x alone", "TCP beside", "x limit",
-         "accuracy"],
+        ["", "workers", "Mbit/s", "samples/s", "step ms", "sent MB", "to DDP", "x alone", "TCP beside", "x limit", "accuracy"],
         [[r["mode"], str(r["workers"]), str(r["mbit"]), harness.cell(r["samples_per_second"], "{:,.0f}"),
           harness.cell(r["step_ms_p50"], "{:.1f}"), harness.cell(r["bytes_sent_per_step"], "{:.3f}", 1e-6),
           harness.span(r["to_ddp"]), harness.cell(r["step_to_alone"]), harness.cell(r["beside_tcp_to_alone"]),
