@@ -163,6 +163,7 @@ def become(request):
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     line = os.isatty(1) or bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # a pipe has no position, unlike the server's own
     sys.stdout.reconfigure(line_buffering=line, write_through=bool(os.environ.get("PYTHONUNBUFFERED")))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0)))
     sys.executable = request.argv[0]
