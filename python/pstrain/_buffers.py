@@ -161,14 +161,14 @@ class Buffers:
         if not still and not sent:
             return
         first = [self._still[module].has_changed(module, self._looks) for module in still]
-        more = torch.tensor([any(first)], dtype=torch.uint8)
+        more = torch.tensor([any(first)], dtype=torch.uint8, device="cpu")
         self._broadcast(sent, more, root)
         if not more.item():
             return
-        which = torch.tensor(first, dtype=torch.uint8)
+        which = torch.tensor(first, dtype=torch.uint8, device="cpu")
         self._broadcast([], which, root)
         changed = [module for module, one in zip(still, which.tolist()) if one]
-        self._broadcast(changed, torch.zeros(0, dtype=torch.uint8), root)
+        self._broadcast(changed, torch.zeros(0, dtype=torch.uint8, device="cpu"), root)
         self._sent += changed
         for module in changed:
             del self._still[module]

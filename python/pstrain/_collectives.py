@@ -57,7 +57,7 @@ def _reduce_by_servers(reducer: "Reducer", tensor: torch.Tensor, divisor: int,
 def gather(job: jobs.Job, tensor: torch.Tensor) -> torch.Tensor:
     """(size, the tensor's elements), of its dtype. Blocks. The tensor is contiguous, on the CPU and as large on every
     rank."""
-    out = torch.empty((job.size, tensor.numel()), dtype=tensor.dtype)
+    out = torch.empty((job.size, tensor.numel()), dtype=tensor.dtype, device="cpu")
     if tensor.numel():
         job.session.all_gather(tensor.data_ptr(), n_bytes(tensor), out.data_ptr())
     return out

@@ -53,8 +53,8 @@ class Join:
         """Returns which optimizer is stepped; _OUT: no rank has a batch left. Collective."""
         job, buffers = self._table.job, self._table.buffers
         assert buffers is not None
-        mine = torch.tensor([number, buffers.n_met], dtype=torch.int32)
-        all_of_them = torch.empty(job.size, 2, dtype=torch.int32)
+        mine = torch.tensor([number, buffers.n_met], dtype=torch.int32, device="cpu")
+        all_of_them = torch.empty(job.size, 2, dtype=torch.int32, device="cpu")
         job.session.all_gather(mine.data_ptr(), 2 * mine.element_size(), all_of_them.data_ptr())
         numbers, met = all_of_them.t().tolist()
         going = [rank for rank, stepped in enumerate(numbers) if stepped != _OUT]

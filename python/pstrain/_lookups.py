@@ -74,17 +74,17 @@ class Lookups(torch.nn.Module):
         n, bags = given.ids.numel(), given.bags
         if bags == 0 and n:
             raise self._fault(given.table, "there are ids, and no bags")
-        begins = torch.arange(bags) * (n // max(bags, 1)) if given.offsets is None else given.offsets
-        if bags and (int(begins[0]) != 0 or bool((torch.cat([begins, torch.tensor([n])]).diff() < 0).any())):
+        begins = torch.arange(bags, device="cpu") * (n // max(bags, 1)) if given.offsets is None else given.offsets
+        if bags and (int(begins[0]) != 0 or bool((torch.cat([begins, torch.tensor([n], device="cpu")]).diff() < 0).any())):
             raise self._fault(given.table, f"offsets begin at 0, do not fall, and are at most {n}, the number of ids")
         return begins
 
     def _of_lists(self, table: Table, lists: typing.Any) -> "tuple[torch.Tensor, torch.Tensor]":
         """Ids and offsets."""
         try:
-            lengths = torch.tensor([0] + [len(each) for each in lists], dtype=torch.int64)
+            lengths = torch.tensor([0] + [len(each) for each in lists], dtype=torch.int64, device="cpu")
             flat = [each for some in lists for each in some]
-            ids = torch.tensor(flat) if flat else torch.zeros(0, dtype=torch.int64)
+            ids = torch.tensor(flat, dtype=None if flat else torch.int64, device="cpu")
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise self._fault(table, f"ids have to be a tensor, or a list for each bag, of ids below 2^63: {error}") from None
         return ids, lengths.cumsum(0)[:-1].contiguous()

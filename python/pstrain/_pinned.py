@@ -24,7 +24,7 @@ class Copies:
 
     def memory(self, like: torch.Tensor) -> torch.Tensor:
         """Contiguous, in host memory."""
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True, device="cpu")
 
     def leave(self, host: torch.Tensor, tensor: torch.Tensor, after: typing.Any) -> typing.Any:
         """host becomes the tensor, as it is after what the program has asked for, and not before the copy `after`, if

@@ -169,16 +169,17 @@ class Results:
         sizes = [math.prod(shape) for shape in shapes]
         n = sum(sizes) + self.ALIGNED * len(sizes)
         if n < self.LEAST:
-            return [torch.empty(shape, dtype=torch.float32) for shape in shapes]
+            return [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes]
         memory = self._free_one(n)
         if memory is None:
-            memory = torch.empty(n, dtype=torch.float32)
+            memory = torch.empty(n, dtype=torch.float32, device="cpu")
         lease = (ctypes.c_float * n).from_address(memory.data_ptr())
         end = weakref.ref(lease, self._back)
         self._lent[id(end)] = end, memory
         outs, begin = [], 0
         for shape, size in zip(shapes, sizes):
-            out = torch.frombuffer(lease, dtype=torch.float32, count=size, offset=4 * begin) if size else torch.empty(0)
+            out = torch.frombuffer(lease, dtype=torch.float32, count=size, offset=4 * begin) \
+                if size else torch.empty(0, dtype=torch.float32, device="cpu")
             outs.append(out.resize_(shape))
             begin += -(-size // self.ALIGNED) * self.ALIGNED
         return outs
@@ -369,10 +370,10 @@ class Rows:
     def _restore(self, table: int, ids: torch.Tensor, values: torch.Tensor, steps: int, ages: "Ages | None") -> None:
         """All that the table has; ages None: of nothing."""
         clock, n = (0, 0) if ages is None else (ages.clock, len(ids))
-        told = torch.zeros((0, 2), dtype=torch.int64)
+        told = torch.zeros((0, 2), dtype=torch.int64, device="cpu")
         if ages is not None:
             others = ages.candidates
-            told = torch.stack([clock - torch.cat([ages.rows, others[:, 1]]), torch.cat([torch.zeros(n).long(), others[:, 2]])], 1)
+            told = torch.stack([clock - torch.cat([ages.rows, others[:, 1]]), torch.cat([ids.new_zeros(n), others[:, 2]])], 1)
             ids = torch.cat([ids, others[:, 0]])
         told = told.to(torch.int32)
         page = c.RowsPage(struct_size=ctypes.sizeof(c.RowsPage), n=n, ids=ids.data_ptr(), values=values.data_ptr(), steps=steps,
@@ -416,8 +417,8 @@ class Rows:
         self.start()
         session, width, dim = self.job.session, self._width(table), self.specs[table].dim
         page = c.RowsPage(struct_size=ctypes.sizeof(c.RowsPage))
-        ids: "list[torch.Tensor]" = [torch.zeros(0, dtype=torch.int64)]
-        ages, others = [ids[0]], [torch.zeros((0, 3), dtype=torch.int64)]
+        ids: "list[torch.Tensor]" = [torch.zeros(0, dtype=torch.int64, device="cpu")]
+        ages, others = [ids[0]], [torch.zeros((0, 3), dtype=torch.int64, device="cpu")]
         values: "list[torch.Tensor]" = []
         while True:
             session.block("pstrain_rows_save", table, c.byref(page))
@@ -436,8 +437,8 @@ class Rows:
         all_ids, order = torch.cat(ids).sort()
         candidates = torch.cat(others)
         places = torch.empty_like(order)
-        places[order] = torch.arange(len(order))
-        weight, state = torch.empty(len(order), dim), torch.empty(len(order), width - dim)
+        places[order] = torch.arange(len(order), device="cpu")
+        weight, state = (torch.empty(len(order), n, dtype=torch.float32, device="cpu") for n in (dim, width - dim))
         at = 0
         while values:
             rows = values.pop(0)

@@ -29,7 +29,7 @@ class Slot:
         self.param = param
         self.sent = param  # what goes to the servers; of a float64 one: that the rank has a gradient
         if doubles and param.dtype == torch.float64:
-            self.sent = torch.ones(1, device=param.device)
+            self.sent = torch.ones(1, dtype=torch.float32, device=param.device)
         self.weights: torch.Tensor  # views of the arenas, of the parameter's shape; on a GPU of those there
         self.grads: torch.Tensor
         self.place = 0  # where the gradient's view has to be: the program can move it (share_memory_(), .grad.data = ...)

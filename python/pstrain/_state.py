@@ -29,10 +29,10 @@ def save(session: Session, n_params: int, skipped: int) -> Saved:
     n = session.arena_count()
     state = _library.State(struct_size=ctypes.sizeof(_library.State))
     arrays: "list[torch.Tensor]" = []
-    feedback = torch.zeros(n) if session.has_feedback() else None
+    feedback = _zeros(n) if session.has_feedback() else None
     if session.rank == 0:
         state.missed = (ctypes.c_uint64 * n_params)()
-        arrays = [torch.zeros(n) for _ in range(session.state_arrays())]
+        arrays = [_zeros(n) for _ in range(session.state_arrays())]
         for i, array in enumerate(arrays):
             state.arrays[i] = array.data_ptr()
     if feedback is not None:
@@ -51,7 +51,7 @@ def in_pytorchs_form(name: str, groups: Groups, slots: Slots, steps: "list[int]"
         slot, names = slots.get(id(param)), _arguments.state_names(name, group)
         if slot is None or steps[slot.index] == 0 or not names:
             continue
-        own: "dict[str, typing.Any]" = {} if name == "sgd" else {"step": torch.tensor(float(steps[slot.index]))}
+        own: "dict[str, typing.Any]" = {} if name == "sgd" else {"step": _zeros(()) + steps[slot.index]}
         for key, array in zip(names, arrays):
             own[key] = place_of(param, array, offsets[slot.index]).clone()
         state[place] = own
@@ -130,7 +130,7 @@ def resume(rank: int, optimizers: "list[Optimizer]", slots: Slots, has_codec: bo
 
 def _longer(array: torch.Tensor, slots: Slots) -> torch.Tensor:
     """An arena's array of a table that had the first of these parameters."""
-    out = torch.zeros(_offsets(slots)[1])
+    out = _zeros(_offsets(slots)[1])
     out[:array.numel()] = array
     return out
 
@@ -143,7 +143,7 @@ def _give_rank_0s(out: Resume, optimizers: "list[Optimizer]", slots: Slots, made
         arrays = [_longer(array, slots) for array in saved.arrays]
         n_before = sum(hasattr(slot, "weights") for slot in slots.values())
         missed[:n_before] = saved.state.missed[:n_before]
-    arrays += [torch.zeros(_offsets(slots)[1]) for _ in range(n_arrays - len(arrays))]
+    arrays += [_zeros(_offsets(slots)[1]) for _ in range(n_arrays - len(arrays))]
     for optimizer in optimizers:
         if optimizer.loaded is not None:
             optimizer.loaded.fill(optimizer, slots, made, missed, arrays)
@@ -155,10 +155,15 @@ def _give_rank_0s(out: Resume, optimizers: "list[Optimizer]", slots: Slots, made
 
 def _weights(slots: Slots) -> torch.Tensor:
     offsets, n = _offsets(slots)
-    weights = torch.zeros(n)
+    weights = _zeros(n)
     for slot, at in zip(slots.values(), offsets):
         place_of(slot.param, weights, at).copy_(slot.exact())
     return weights
+
+
+def _zeros(shape: "int | tuple[()]") -> torch.Tensor:
+    """Memory for the library, whatever type and device the program has made its default."""
+    return torch.zeros(shape, dtype=torch.float32, device="cpu")
 
 
 def _offsets(slots: Slots) -> "tuple[list[int], int]":

@@ -51,7 +51,7 @@ class Table:
         self.overlaps = False
         self.join: "Join | None" = None  # within Optimizer.join()
         self.sums = False  # the servers step nothing: instead of weights come sums of gradients
-        self.doubles = torch.empty(0, dtype=torch.float64)  # the same of float64 parameters, which the workers sum
+        self.doubles = torch.empty(0, dtype=torch.float64, device="cpu")  # the same of float64 parameters, which the workers sum
         self.buffers: "Buffers | None" = None
         self._words: "list[str]" = []  # the job's settings that all Optimizers give alike
         self._total_steps = 0
@@ -282,7 +282,7 @@ class Table:
     def _place_doubles(self, slots: "list[Slot]") -> None:
         """Gives them one array."""
         n, at = sum(slot.param.numel() for slot in slots), 0
-        self.doubles = torch.empty(n, dtype=torch.float64, device=slots[0].param.device if slots else None)
+        self.doubles = torch.empty(n, dtype=torch.float64, device=slots[0].param.device if slots else "cpu")
         for slot in slots:
             slot.weights = place_of(slot.param, self.doubles, at).copy_(slot.param.detach())
             at += slot.param.numel()

@@ -59,7 +59,7 @@ class _Call:
         rows.has_gradients = True
         floats = [grad if grad is None or grad.dtype is torch.float32 and grad.is_contiguous() and not grad.is_neg()
                   else grad.to(torch.float32).resolve_neg().contiguous() for grad in grads]
-        weights = [torch.empty(shape, dtype=torch.float32) if wanted and grad is not None else None
+        weights = [torch.empty(shape, dtype=torch.float32, device="cpu") if wanted and grad is not None else None
                    for (_, shape), grad, wanted in zip(self._of, grads, wants_weights)]
         pointers = ctypes.c_void_p * n
         rows.job.session.call("pstrain_rows_gradients", self._ticket, n, pointers(*map(_address, floats)),
@@ -142,7 +142,7 @@ class _Module(Lookups):
         call = _Call(self._rows, inputs, outs, trains)
         if trains:
             weights = [one[3] for one in given] if any(one[3] is not None for one in given) else []
-            outs = _Lookup.apply(torch.zeros(0, requires_grad=True), call, outs, *weights)
+            outs = _Lookup.apply(torch.zeros(0, device="cpu", requires_grad=True), call, outs, *weights)
         return [as_wanted(out, one) for out, one in zip(outs, given)]
 
     def _weigh(self, one: Given) -> torch.Tensor:
@@ -151,7 +151,7 @@ class _Module(Lookups):
         assert weights is not None
         begins = self._begins(given)
         rows = self._look_up([(given.table._replace(mode=None), given.ids.view(-1), None, None, False)])[0].to(weights.device)
-        bag = torch.bucketize(torch.arange(len(rows)), begins, right=True) - 1  # of each id; those before it may be empty
+        bag = torch.bucketize(torch.arange(len(rows), device="cpu"), begins, right=True) - 1  # of each id; those before it may be empty
         return rows.new_zeros(given.shape).index_add(0, bag.to(rows.device), rows * weights.reshape(-1, 1))
 
     def _prefetch(self, given: "list[Given]") -> None:
@@ -189,9 +189,9 @@ class _Module(Lookups):
             destination[start + "weight"] = page.weight
             destination[start + "ids"] = page.ids
             destination[start + "state"] = page.state
-            destination[start + "steps"] = torch.tensor(page.steps)
+            destination[start + "steps"] = torch.tensor(page.steps, device="cpu")
             if _is_bounded(table.spec):
-                destination[start + "clock"] = torch.tensor(page.ages.clock)
+                destination[start + "clock"] = torch.tensor(page.ages.clock, device="cpu")
                 destination[start + "ages"] = page.ages.rows
                 destination[start + "candidates"] = page.ages.candidates
 
@@ -230,7 +230,7 @@ class _Module(Lookups):
         if ids is None:
             if table.rows not in (None, len(weight)):
                 raise self._fault(table, f"there are {len(weight)} rows, and it has {table.rows}")
-            ids = torch.arange(len(weight))
+            ids = torch.arange(len(weight), device="cpu")
         ids = self._as_int64(table, "ids", ids)
         if ids.shape != (len(weight),):
             raise self._fault(table, f"there are {len(weight)} rows, and ids of shape {tuple(ids.shape)}")
@@ -357,7 +357,7 @@ class EmbeddingBag(_Module):
         table = self._tables[""]
         every = table if table.mode is None else table._replace(mode=None, padding=None)  # a bag leaves that row out, and has it
         with torch.inference_mode(False), torch.no_grad():
-            rows = _Module._look_up(self, [(every, torch.arange(self.num_embeddings), None, None, False)])[0]
+            rows = _Module._look_up(self, [(every, torch.arange(self.num_embeddings, device="cpu"), None, None, False)])[0]
         return Copy.of(rows, self._not_here("what is read here is a copy: clone() it to write into it"))
 
     def _not_here(self, what: str) -> str:

@@ -405,7 +405,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @not_compiled
     def barrier(self, opts: typing.Any = None) -> typing.Any:
-        work = self._work([self._comm.begin(t.BARRIER, [])], [torch.empty(0)], "barrier")
+        work = self._work([self._comm.begin(t.BARRIER, [])], [torch.empty(0, device="cpu")], "barrier")
         work.limit = getattr(opts, "timeout", opts if isinstance(opts, timedelta) else None)
         return work
 
@@ -414,7 +414,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         """A barrier whose TimeoutError names the ranks that have not come: at rank 0 the first, or, with
         wait_all_ranks, all of them."""
         self._monitored += 1
-        tag, word, began = _MONITOR + self._monitored, torch.zeros(1, dtype=torch.uint8), time.monotonic()
+        tag, word, began = _MONITOR + self._monitored, torch.zeros(1, dtype=torch.uint8, device="cpu"), time.monotonic()
         others = range(1, self.size())
 
         def left() -> typing.Any:  # once it is over: for words that have come

@@ -542,7 +542,7 @@ class State:
         self._check_job()
         self._check_between("should_stop()")
         _listen()
-        told = torch.tensor([bool(_told) or self._job.session.should_stop()], dtype=torch.uint8)
+        told = torch.tensor([bool(_told) or self._job.session.should_stop()], dtype=torch.uint8, device="cpu")
         return bool(jobs.all_reduce(told, "max").item())
 
     def _lock_folder(self) -> typing.Any:

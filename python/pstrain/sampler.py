@@ -78,7 +78,7 @@ class DistributedSampler(_Base):  # type: ignore[misc]
         """This rank's samples from `before` on."""
         n, total = len(self.dataset), self._total()
         if self.shuffle:  # as PyTorch's
-            order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
+            order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed + self.epoch), device="cpu").tolist()
         else:
             order = list(range(n))
         order = order[self._before:]

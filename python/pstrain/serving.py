@@ -81,7 +81,7 @@ class _Asked:
 
     def pooled(self, owner: _Served, found: torch.Tensor) -> torch.Tensor:
         given, n = self._given, len(self._counts)
-        rows = torch.zeros(n + 1, self.table.spec.dim)
+        rows = torch.zeros(n + 1, self.table.spec.dim, dtype=torch.float32, device="cpu")
         rows[:-1][self._counts] = found
         if self.table.mode is None:
             out = rows[self._places]
@@ -144,7 +144,7 @@ class Rows(_Served):
         if begin < 0 or end - begin != n * torch.empty(0, dtype=dtype).element_size():
             raise ValueError(f"{shape} in {end - begin} bytes")
         if n == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.frombuffer(memory, dtype=dtype, count=n, offset=start + begin).view(shape)
 
     def _rows_of(self, wanted: "list[tuple[Table, torch.Tensor]]") -> "list[torch.Tensor]":
@@ -154,10 +154,10 @@ class Rows(_Served):
         known, weight = self.tables[table.spec.name]
         at = torch.searchsorted(known, ids).clamp(max=max(0, len(known) - 1))
         there = known[at] == ids if len(known) else torch.zeros_like(ids, dtype=torch.bool)
-        out = torch.empty(len(ids), table.spec.dim)
+        out = torch.empty(len(ids), table.spec.dim, dtype=torch.float32, device="cpu")
         out[there] = weight[at[there]]
         missing = ids[~there].contiguous()
-        first = torch.empty(len(missing), table.spec.dim)
+        first = torch.empty(len(missing), table.spec.dim, dtype=torch.float32, device="cpu")
         as_c, library = table.spec.as_c(), c.load()
         if library.pstrain_rows_first(ctypes.byref(as_c), ctypes.sizeof(as_c), table.number, missing.data_ptr(), len(missing),
                                       first.data_ptr()):
@@ -229,7 +229,7 @@ class ServedRows(_Served):
         return int(self._raised is not None)
 
     def _rows_of(self, wanted: "list[tuple[Table, torch.Tensor]]") -> "list[torch.Tensor]":
-        outs = [torch.empty(len(ids), table.spec.dim) for table, ids in wanted]
+        outs = [torch.empty(len(ids), table.spec.dim, dtype=torch.float32, device="cpu") for table, ids in wanted]
         reads = (c.RowsRead * len(wanted))(*[c.RowsRead(table=table.number, ids=ids.data_ptr(), n=len(ids), out=out.data_ptr())
                                              for (table, ids), out in zip(wanted, outs)])
         steps = (c.c_uint64 * 2)()

@@ -185,6 +185,9 @@ class Uses(PythonTest):
             with self.subTest(name=name, codec=codec, where=where):
                 self.fine("absent", name, codec, self.folder, "whole", **where)
 
+    def test_other_defaults_of_pytorch(self):
+        self.fine("defaults")
+
     def test_zeroed_gradients(self):
         self.fine("zeroed")
 

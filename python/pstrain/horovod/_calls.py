@@ -404,7 +404,7 @@ def alltoall_async(tensor: torch.Tensor, splits: typing.Any = None, name: "str |
     def own(_: torch.Tensor, call: Call) -> typing.Any:
         theirs = [call.heads[r]["splits"] for r in range(size())]
         parts = [part.narrow(0, sum(cuts[:rank()]), cuts[rank()]) for part, cuts in zip(call.parts, theirs)]
-        return torch.cat(parts).to(tensor.device), torch.tensor([cuts[rank()] for cuts in theirs], dtype=dtype)
+        return torch.cat(parts).to(tensor.device), torch.tensor([cuts[rank()] for cuts in theirs], dtype=dtype, device="cpu")
 
     return _begin(tensor, "alltoall", name, False, own, splits=counts)
 
@@ -415,7 +415,7 @@ def _splits(tensor: torch.Tensor, splits: typing.Any) -> "list[int]":
         if rows % n:
             raise wrong(f"alltoall of {rows} rows to {n} ranks: give splits")
         return [rows // n] * n
-    given = torch.as_tensor(splits)
+    given = torch.as_tensor(splits, device="cpu")
     if given.dim() != 1 or given.is_floating_point():
         raise wrong(f"splits of alltoall is {tuple(given.shape)} {given.dtype}: give a list of integers")
     counts = [int(count) for count in given]
@@ -455,7 +455,7 @@ def join(device: int = -1) -> int:
 def barrier(process_set: typing.Any = None) -> None:
     """Returns when every rank has called it."""
     check_set(process_set)
-    _begin(torch.empty(0), "barrier", None, False, lambda *_: None).wait()
+    _begin(torch.empty(0, dtype=torch.float32, device="cpu"), "barrier", None, False, lambda *_: None).wait()
 
 
 # ---- BytePS's words ----

@@ -52,9 +52,9 @@ def broadcast_object(obj: typing.Any, root_rank: int = 0, name: "str | None" = N
                      process_set: typing.Any = None) -> typing.Any:
     """Returns the root's. It has to be one that pickle knows."""
     name, is_root = name or "object", rank() == root_rank
-    data = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
-    n = broadcast_(torch.tensor([data.numel()]), root_rank, f"{name}.size", process_set)
-    data = data if is_root else torch.empty(int(n), dtype=torch.uint8)
+    data = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8, device="cpu")
+    n = broadcast_(torch.tensor([data.numel()], device="cpu"), root_rank, f"{name}.size", process_set)
+    data = data if is_root else torch.empty(int(n), dtype=torch.uint8, device="cpu")
     broadcast_(data, root_rank, f"{name}.data", process_set)
     return obj if is_root else pickle.loads(data.numpy().tobytes())
 

@@ -346,7 +346,7 @@ class Negotiation:
         for call in calls:
             shapes = [call.heads[rank]["shape"] for rank in range(self._job.size)]
             rows = max(shape[0] for shape in shapes)
-            whole = torch.zeros((rows, *shapes[0][1:]), dtype=call.values.dtype)
+            whole = torch.zeros((rows, *shapes[0][1:]), dtype=call.values.dtype, device="cpu")
             whole[:call.values.shape[0]] = call.values
             got = _collectives.gather(self._job, whole).view(self._job.size, *whole.shape)
             call.parts = [part[:shape[0]] for part, shape in zip(got, shapes)]
@@ -372,7 +372,7 @@ def _batches(pairs: "typing.Iterable[Pair]") -> "typing.Iterator[list[Pair]]":
 def _zeros(head: Head) -> Call:
     """The part of a rank that has joined."""
     how = {key: value for key, value in head.items() if key not in ("dtype", "shape")}
-    return Call(torch.zeros(head["shape"], dtype=getattr(torch, head["dtype"])), **how)
+    return Call(torch.zeros(head["shape"], dtype=getattr(torch, head["dtype"]), device="cpu"), **how)
 
 
 def _multiply(values: torch.Tensor, factor: float) -> None:

@@ -42,7 +42,7 @@ def launched() -> "tuple[int | None, int | None, int, int]":
 def find(job: jobs.Job) -> Place:
     """Collective."""
     host = int.from_bytes(hashlib.sha256(socket.gethostname().encode()).digest()[:7], "little")
-    said: "list[list[int]]" = _collectives.gather(job, torch.tensor([host, *launched()[2:]])).tolist()
+    said: "list[list[int]]" = _collectives.gather(job, torch.tensor([host, *launched()[2:]], device="cpu")).tolist()
     return _place(job.rank, [(host, local, size) for host, local, size in said])
 
 

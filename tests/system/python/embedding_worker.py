@@ -72,8 +72,14 @@ def like_pytorch(folder):
         for each in theirs:
             each.step()
         far = max(far, abs(float(pstrain.all_reduce(loss.detach() * optimizer.share) - wanted)))
+    torch.set_default_dtype(torch.bfloat16)  # of no consequence
     with torch.no_grad():
         say("far", far, max(float((a.weight - b.weight).abs().max()) for a, b in zip(ours.tables, alone.tables)))
+        saved = ours.state_dict()
+        for place, b in enumerate(alone.tables) if rank == 0 else ():
+            ids = saved[f"tables.{place}.ids"]
+            for word, wanted in ("weight", b.weight), ("state", theirs[0].state[b.weight]["sum"]):
+                assert torch.allclose(saved[f"tables.{place}.{word}"], wanted[ids], rtol=1e-4, atol=1e-5), (place, word)
     pstrain.shutdown()
 
 

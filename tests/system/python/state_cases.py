@@ -1,10 +1,11 @@
 """Cases of worker.py: state_dict and going on from one."""
+import contextlib
 import sys
 
 import torch
 
 import pstrain
-from cases import OPTIMIZERS, RANK, Given, case, constant, digest, reference, say, steps_of_ours, ulps
+from cases import OPTIMIZERS, RANK, Given, case, constant, digest, gradients, reference, say, steps_of_ours, ulps
 
 
 @case
@@ -51,6 +52,49 @@ def load():
         steps_of_ours(model, optimizer, 10, 10)
         optimizer.synchronize()
     say("whole", digest(model))
+
+
+@contextlib.contextmanager
+def made_by_default(dtype, device):
+    """What PyTorch makes without further words."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device) if hasattr(torch.device, "__enter__") else contextlib.nullcontext():  # PyTorch 2
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@case
+def defaults():
+    """The program has made another dtype and device PyTorch's default."""
+    name, options = OPTIMIZERS["adamw"]
+    model, other, first = Given(), Given(), 0
+    with pstrain.init():
+        order = list(pstrain.DistributedSampler(range(9)))
+        optimizer = pstrain.Optimizer([*model.weights][:3], name, **options)
+        theirs = reference(name, options, other, constant)
+        for dtype, device in ((torch.float64, "cpu"), (torch.bfloat16, "cpu"), (torch.float32, "meta")):
+            given = [gradients(step, RANK) for step in range(first, first + 4)]
+            *_, (_, wanted) = [next(theirs) for _ in given]
+            with made_by_default(dtype, device), optimizer.join():
+                for each in given:
+                    optimizer.zero_grad()
+                    model(each).backward()
+                    optimizer.step()
+            with made_by_default(dtype, device):
+                state = optimizer.state_dict()["state"]
+                assert list(pstrain.DistributedSampler(range(9))) == order
+                if dtype == torch.bfloat16:
+                    optimizer.add_param_group({"params": [model.weights[3]]})
+                    optimizer.start()  # the servers' state goes from table to table
+            for i in range(3) if RANK == 0 else ():
+                for key, value in wanted.state_dict()["state"][i].items():
+                    assert ulps(torch.as_tensor(value), state[i][key]) <= 2, (dtype, device, i, key)
+            first += 4
+        assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(model.weights[:3], other.weights))
+    say("fine")
 
 
 @case
