@@ -95,6 +95,30 @@ class Loaded:
         return values.detach()
 
 
+def order(optimizers: "list[Optimizer]", slots: Slots) -> "list[tuple[int, int]]":
+    """Of each parameter in the arenas: its optimizer's number, and its place in a state_dict of that one."""
+    places = {id(param): (number, place) for number, optimizer in enumerate(optimizers)
+              for place, (_, param) in enumerate(_in_order(optimizer.param_groups))}
+    return [places[each] for each in slots]
+
+
+def _kept_back(last: Loaded, optimizers: "list[Optimizer]", slots: Slots) -> "torch.Tensor | None":
+    """By the codec, in today's order of parameters: those that were unfrozen came last in the job that has saved it."""
+    given, before = last.ours.get("feedback"), last.ours.get("order", ())
+    if given is None:
+        return None
+    if any(number >= len(optimizers) for number, _ in before):
+        raise InputError(f"rank {last.rank}: the codec has kept back gradients of more Optimizers than this job has "
+                         f"({len(optimizers)}): load the state_dict into the same ones")
+    out, places, at = _zeros(_offsets(slots)[1]), dict(zip(slots, _offsets(slots)[0])), 0
+    for number, place in before:
+        param = _in_order(optimizers[number].param_groups)[place][1]
+        if id(param) in places:
+            out[places[id(param)]:][:param.numel()] = given[at:at + param.numel()]
+        at += -(-param.numel() // 16) * 16
+    return out
+
+
 class Resume(typing.NamedTuple):
     state: _library.State
     keep: "list[torch.Tensor]"  # the memory that it names
@@ -113,7 +137,7 @@ def resume(rank: int, optimizers: "list[Optimizer]", slots: Slots, has_codec: bo
         made = saved.made
     else:
         last = max(given, key=lambda loaded: loaded.step)  # all were saved at one point
-        out.state.step, rule, feedback = last.step, list(last.ours.get("rule", ())), last.ours.get("feedback")
+        out.state.step, rule, feedback = last.step, list(last.ours.get("rule", ())), _kept_back(last, optimizers, slots)
         made = last.made
     out.state.rule_bytes = len(rule)
     out.state.rule[:len(rule)] = rule

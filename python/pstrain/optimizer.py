@@ -528,6 +528,7 @@ class Optimizer(torch.optim.Optimizer):
         out["pstrain"] = {"step": state.step, "made": saved.made, "rule": list(state.rule[:state.rule_bytes])}
         if saved.feedback is not None:
             out["pstrain"]["feedback"] = saved.feedback
+            out["pstrain"]["order"] = _state.order(table.optimizers, table.slots)
         if self._job.rank == 0:
             steps = [saved.made - state.missed[i] for i in range(len(table.slots))]
             out["state"] = _state.in_pytorchs_form(self.name, self.param_groups, table.slots, steps, saved.arrays)

@@ -99,13 +99,17 @@ def defaults():
 
 @case
 def resume_coded():
-    """With topk every rank keeps what it has not sent. sys.argv[3] is save or load."""
+    """With topk every rank keeps what it has not sent. sys.argv[3] is save or load; late: a parameter that has come last
+    in one job is the first one of the other."""
     half = f"{sys.argv[2]}/coded-{RANK}.pt"
     model = Given()
+    late = model.weights[0].requires_grad_(sys.argv[3:] != ["save", "late"])
     with pstrain.init(settings={"exchange.codec_min": 0, "exchange.codec_warmup": 0}):
         optimizer = pstrain.Optimizer(model.named_parameters(), "adamw", lr=1e-2, codec="topk")
         if sys.argv[3] == "save":
-            steps_of_ours(model, optimizer, 6)
+            steps_of_ours(model, optimizer, 1)
+            late.requires_grad_(True)
+            steps_of_ours(model, optimizer, 5, 1)
             state = optimizer.state_dict()
             torch.save({"model": model.state_dict(), "optimizer": state}, half)
         else:
