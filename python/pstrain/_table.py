@@ -105,8 +105,13 @@ class Table:
         self._check(slots)
         names = {slot.name for slot in self.slots.values()}
         for slot in slots:
-            if slot.name in names:
+            if slot.name in names and number > 0:
                 slot.name = f"{slot.name} of optimizer {number + 1}"
+            name, n = slot.name, 1
+            while slot.name in names:  # of two models
+                n += 1
+                slot.name = f"{name} ({n})"
+            names.add(slot.name)
             slot.owner, slot.index = number, len(self.slots)
             self.slots[id(slot.param)] = slot
         self._by_module.clear()

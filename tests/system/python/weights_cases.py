@@ -150,13 +150,15 @@ def forward_alone():
 
 @case
 def options_of_pytorch():
-    """maximize is kept, for one group alone, too. What changes no number is taken, what the servers lack refused."""
+    """maximize is kept, for one group alone, too. What changes no number is taken, what the servers lack refused. Names, as
+    of several models, may be the same."""
     def grouped(model):
         return [{"params": [model.weights[0]], "maximize": True}, {"params": list(model.weights)[1:]}]
 
     with pstrain.init():
         ours, theirs = Given(), Given()
-        optimizer = pstrain.Optimizer(grouped(ours), "adamw", lr=0.1, fused=False, foreach=None, amsgrad=False)
+        groups = [{**group, "params": [("weight", w) for w in group["params"]]} for group in grouped(ours)]
+        optimizer = pstrain.Optimizer(groups, "adamw", lr=0.1, fused=False, foreach=None, amsgrad=False)
         other = torch.optim.AdamW(grouped(theirs), lr=0.1)
         for step in range(4):
             steps_of_ours(ours, optimizer, 1, step)
