@@ -18,6 +18,22 @@ Groups = typing.List[typing.Dict[str, typing.Any]]  # an optimizer's param_group
 Slots = typing.Dict[int, Slot]  # by id of the parameter, in the table's order
 
 
+def no_reset(rank: int) -> str:
+    return (f"rank {rank}: optimizer.state was replaced or cleared, and the servers, which have the moments, do not begin "
+            "them anew: give PyTorch's class (torch.optim.AdamW), whose state is here, or make a new job")
+
+
+class OnServers(typing.DefaultDict[typing.Any, typing.Any]):
+    """An Optimizer's state, where the servers have it: empty. It is no place to clear it."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(dict)
+        self._rank = rank
+
+    def clear(self) -> None:
+        raise InputError(no_reset(self._rank))
+
+
 class Saved(typing.NamedTuple):
     state: _library.State  # the step and the rule
     made: int  # steps that were not skipped

@@ -120,6 +120,7 @@ class Optimizer(torch.optim.Optimizer):
         else:
             self.name = str(name)
             super().__init__(groups, _arguments.defaults(self.name, options, job.rank))
+            self._empty_state()
             self.numbers()  # looks at them
         self._scales = loss_scale not in (None, False)
         self._push_early = push == "backward"
@@ -153,7 +154,23 @@ class Optimizer(torch.optim.Optimizer):
     def _share_with_local(self) -> None:
         """Groups and state are the local optimizer's: schedulers change them here."""
         assert self._local is not None
-        self.param_groups, self.state = self._local.param_groups, self._local.state
+        self.param_groups, self.state = self._shared = self._local.param_groups, self._local.state
+
+    def _take_state(self) -> None:
+        """What the program has put in place of state and param_groups counts: optimizer.state = defaultdict(dict)."""
+        if self._local is None:
+            if self.state is not self._empty:
+                raise InputError(_state.no_reset(self._job.rank))
+            return
+        groups, state = self._shared
+        if self.param_groups is not groups:
+            self._local.param_groups = self.param_groups
+        if self.state is not state:
+            self._local.state = self.state
+        self._share_with_local()
+
+    def _empty_state(self) -> None:
+        self.state = self._empty = _state.OnServers(self._job.rank)
 
     def _step_local(self, local: torch.optim.Optimizer) -> None:
         """Each rank makes the same step, when the gradients of all are there."""
@@ -188,6 +205,7 @@ class Optimizer(torch.optim.Optimizer):
     def check_members(self) -> None:
         """InputError where the program has changed the lists in param_groups, which would have no effect here. PyTorch's own
         optimizers may leave parameters out, or step them in another group."""
+        self._take_state()
         now = self._members_now()
         if now == self._members:
             return
@@ -507,6 +525,7 @@ class Optimizer(torch.optim.Optimizer):
         optimizer's state. Also writes the exact weights into the model where a codec is used."""
         for hook in hooks_of(self, "state_dict_pre"):
             hook(self)
+        self._take_state()
         out = self._state_dict() if self._local is None else self._local.state_dict()
         for hook in hooks_of(self, "state_dict_post"):
             changed = hook(self, out)
@@ -557,6 +576,7 @@ class Optimizer(torch.optim.Optimizer):
         _arguments.check_groups(self.name, state_dict["param_groups"], self._job.rank)
         with without_hooks(self):
             super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        self._empty_state()
         self.loaded = _state.Loaded(state_dict, self._job.rank)
 
     def __getstate__(self) -> typing.NoReturn:

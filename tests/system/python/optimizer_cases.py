@@ -1,4 +1,5 @@
 """A rank of the jobs of test_optimizers.py: python3 optimizer_cases.py CASE. Prints what the test reads."""
+import collections
 import contextlib
 import sys
 
@@ -375,6 +376,8 @@ def _by_dtype(layers, x):
 def train_branches(model, optimizer, steps, clip=lambda: None):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     for step in range(*steps):
+        if step == 2:  # moments begin anew
+            optimizer.state = collections.defaultdict(dict)
         optimizer.zero_grad(set_to_none=True)
         (model(noise(step, 4), step % 2 == 1) ** 2).sum().backward()
         clip()

@@ -1,4 +1,5 @@
 """Cases of worker.py: what a program reads and writes of a model between its steps."""
+import collections
 import copy
 import io
 import logging
@@ -166,6 +167,12 @@ def options_of_pytorch():
                 w.grad = sum(gradients(step, r)[i] for r in range(SIZE)) / SIZE
             other.step()
         assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(ours.weights, theirs.weights))
+        before, words = optimizer.state, ["optimizer.state", "torch.optim.AdamW"]
+        refused(pstrain.InputError, words, optimizer.state.clear)
+        optimizer.state = collections.defaultdict(dict)
+        optimizer.zero_grad()
+        refused(pstrain.InputError, words, lambda: ours(gradients(0, RANK)).backward())
+        optimizer.state = before
         optimizer.param_groups[1]["amsgrad"] = True
         optimizer.zero_grad()
         refused(pstrain.InputError, ["group 1", "amsgrad"], lambda: ours(gradients(0, RANK)).backward())
