@@ -74,6 +74,12 @@ def in_pytorchs_form(name: str, groups: Groups, slots: Slots, steps: "list[int]"
     return state
 
 
+def exact_weights(groups: Groups, slots: Slots) -> "dict[int, torch.Tensor]":
+    """Of parameters of 16 bits, whose weights the servers have in float32."""
+    found = [(place, slots.get(id(param))) for place, (_, param) in enumerate(_in_order(groups))]
+    return {place: slot.host.clone() for place, slot in found if slot is not None and slot.param.dtype != torch.float32}
+
+
 class Loaded:
     """A state_dict that an Optimizer has been given."""
 
@@ -103,6 +109,15 @@ class Loaded:
             for key, array in zip(_arguments.state_names(optimizer.name, group), arrays):
                 if own.get(key) is not None:
                     place_of(param, array, offsets[slot.index]).copy_(self._fitting(own[key], key, slot))
+
+    def take_exact(self, optimizer: "Optimizer", slots: Slots) -> None:
+        """Weights in float32, of those elements whose rounded ones the model has now."""
+        exact = self.ours.get("weights", {})
+        for place, (_, param) in enumerate(_in_order(optimizer.param_groups)):
+            slot = slots.get(id(param))
+            if slot is not None and place in exact:
+                here, given = slot.sent.detach().cpu(), self._fitting(exact[place], "weights", slot).cpu()
+                slot.host = torch.where(given.to(here.dtype) == here, given, here.to(given.dtype))
 
     def _fitting(self, values: torch.Tensor, key: str, slot: Slot) -> torch.Tensor:
         if tuple(values.shape) != tuple(slot.param.shape):

@@ -225,6 +225,9 @@ class Table:
         if rows is not None:
             self._check_rows()
             rows.put_into(table)
+        for optimizer in self.optimizers:
+            if optimizer.loaded is not None:
+                optimizer.loaded.take_exact(optimizer, self.slots)
         resume = _state.resume(self.job.rank, self.optimizers, self.slots, self._has_codec(), saved)
         if resume is not None:
             self.steps = resume.state.step

@@ -545,6 +545,9 @@ class Optimizer(torch.optim.Optimizer):
         saved = table.save(self.skipped_steps)
         state = saved.state
         out["pstrain"] = {"step": state.step, "made": saved.made, "rule": list(state.rule[:state.rule_bytes])}
+        exact = _state.exact_weights(self.param_groups, table.slots) if self._job.rank == 0 else {}
+        if exact:
+            out["pstrain"]["weights"] = exact
         if saved.feedback is not None:
             out["pstrain"]["feedback"] = saved.feedback
             out["pstrain"]["order"] = _state.order(table.optimizers, table.slots)

@@ -152,6 +152,12 @@ class Bits(PythonTest):
             self.assertEqual(self.said(self.job("resume_coded", self.folder, "load", *how), "whole"), whole)
 
 
+    def test_save_and_load_of_16_bits(self):
+        for codec in first(1, ("none", "int8")):
+            whole = self.said(self.job("resume_rounded", self.folder, "save", codec), "whole")
+            self.assertEqual(self.said(self.job("resume_rounded", self.folder, "load", codec), "whole"), whole)
+
+
 class Uses(PythonTest):
     def fine(self, *case, **how):
         text = self.job(*case, **how)

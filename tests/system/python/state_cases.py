@@ -98,6 +98,27 @@ def defaults():
 
 
 @case
+def resume_rounded():
+    """Parameters of 16 bits go on with the float32 weights of the servers. sys.argv[3] is save or load."""
+    half, model = f"{sys.argv[2]}/rounded.pt", Given().to(torch.bfloat16)
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=1e-2, codec=sys.argv[4])
+        if sys.argv[3] == "save":
+            steps_of_ours(model, optimizer, 6)
+            state = optimizer.state_dict()
+            if RANK == 0:
+                torch.save({"model": model.state_dict(), "optimizer": state}, half)
+        else:
+            saved = torch.load(half)
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+        steps_of_ours(model, optimizer, 6, 6)
+        state = optimizer.state_dict()
+        exact = state["pstrain"]["weights"] if RANK == 0 else {}
+        say("whole", digest(model.float()), *(float(each.double().sum()) for each in exact.values()))
+
+
+@case
 def resume_coded():
     """With topk every rank keeps what it has not sent. sys.argv[3] is save or load; late: a parameter that has come last
     in one job is the first one of the other."""
