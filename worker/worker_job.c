@@ -111,6 +111,9 @@ static void set_workers(job *j, int workers)
 static ps_err keep_state(job *j)
 {
     char **text = &j->spec.table.preprocessing;
+    const ps_dataset *set = j->data.train.n > 0 ? &j->data.train : &j->data.test;
+    if (j->config->data.kind == PS_DATA_NPY)
+        j->spec.table.samples = ps_sample_type_name(ps_dataset_type(set));
     return j->data.state && !*text ? ps_preprocessing_text(j->data.state, text) : PS_OK;
 }
 

@@ -304,13 +304,17 @@ ps_err ps_model_file_save(const char *path, const ps_tensor_table *table,
 {
     ps_st_tensor *list;
     const char *pairs[2 * MOST_PAIRS] = {0};
-    if (n_meta >= MOST_PAIRS)
+    if (n_meta + 2 > MOST_PAIRS)
         return ps_err_set(PS_ERR_ARG, "%s: %d pairs of metadata", path, n_meta);
     for (int i = 0; i < 2 * n_meta; i++)
         pairs[i] = metadata[i];
     if (table->preprocessing) {
         pairs[2 * n_meta] = PS_PREPROCESSING_KEY;
         pairs[2 * n_meta++ + 1] = table->preprocessing;
+    }
+    if (table->samples) {
+        pairs[2 * n_meta] = PS_SAMPLES_KEY;
+        pairs[2 * n_meta++ + 1] = table->samples;
     }
     PS_TRY(PS_NEW(&list, (size_t)(table->n_tensors + table->n_buffers), path));
     int n = list_model(table, params, buffers, list);

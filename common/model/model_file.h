@@ -6,9 +6,11 @@
 
 /* The key of the table's preprocessing in a file's metadata. */
 #define PS_PREPROCESSING_KEY "preprocessing"
+/* That of the type of the training samples. */
+#define PS_SAMPLES_KEY "samples"
 
 /* Writes params (the arena) and buffers (the buffer arena) as ps_st_save does, with the
- * table's preprocessing as one more pair of metadata. */
+ * table's preprocessing and samples as further pairs of metadata. */
 ps_err ps_model_file_save(const char *path, const ps_tensor_table *table,
                           const float *params, const void *buffers,
                           const char *const *metadata, int n_meta);

@@ -28,6 +28,8 @@ typedef struct ps_tensor_table {
     uint64_t frozen_bytes;
     char *preprocessing; // of samples (worker), as a text that files of these tensors
                          // carry; owned; NULL: none
+    const char *samples; // their type, "uint8" or "float32", for these files, too; a
+                         // constant; NULL: not known
     bool optional;       // parameters may lack a gradient in a step (absent.h)
     uint32_t tensors_room, buffers_room;
 } ps_tensor_table;

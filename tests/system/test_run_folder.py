@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 from xml.etree import ElementTree
 
-from jobs import BIN, PSRUN, JobTest, free_port, read_until, run_well
+from jobs import BIN, PSRUN, JobTest, free_port, npy, read_until, run_well
 from test_bench import TORCH, needs_torch
 
 HEAD = "model: {%s layers: [{linear: {name: a, out: 8}}, tanh, {linear: {name: b, out: %d}}]}\n" \
@@ -285,6 +285,40 @@ class OtherLetters(Folder):
         self.assertEqual(self.text_of("run", "classes.txt"), "rouge\nbl\\xe9\n")
         run.send_signal(signal.SIGINT)
         self.assertEqual(run.wait(30), 0, run.stdout.read())
+
+
+class Types(Folder):
+    def test_bytes_and_floats_are_told_apart(self):
+        """uint8 is multiplied by data.scale, and float32 is not: one of them for the other gives wrong answers."""
+        values = [(37 * i * i) % 256 for i in range(24)]
+        for name, descr, body in (("x", "|u1", bytes(values)), ("large", "<f4", struct.pack("<24f", *values)),
+                                  ("scaled", "<f4", struct.pack("<24f", *[v / 255 for v in values])),
+                                  ("y", "|u1", bytes(i % 2 for i in range(8)))):
+            Path(self.path(name + ".npy")).write_bytes(npy(descr, "(8, 3)" if name != "y" else "(8,)", body))
+        self.write("job.yaml", "model: {layers: [linear: {out: 2}]}\ntrain: {epochs: 20}\noptimizer: {name: adamw, lr: 0.1}\n"
+                               "data: {kind: npy, train: 'x.npy,y.npy', batch: 8}\n")
+        says = "samples of float32, which stay as they are, for a model that is trained on uint8"
+        self.assertIn(says, " ".join(self.psrun("--check-data", self.path("job.yaml"), "data.test=large.npy,y.npy").split()))
+        self.psrun("-m", "single", self.path("job.yaml"), out="run")
+        self.assertNotIn("samples of", self.predict(self.path("x.npy")))
+        said = [float(r["probability_1"]) for r in self.said()]
+        self.assertNotIn("samples of", self.predict(self.path("scaled.npy")))
+        for one, other in zip(said, self.said(), strict=True):
+            self.assertAlmostEqual(one, float(other["probability_1"]), 5)
+        self.assertIn(says, self.predict(self.path("large.npy")))
+        run, url = self.serve(self.path("run"))
+        rows = [values[i:i + 3] for i in range(0, 24, 3)]
+        answers = json.loads(self.ask(url + "predict", json.dumps({"samples": rows}).encode())[1])["predictions"]
+        for p, answer in zip(said, answers, strict=True):
+            self.assertAlmostEqual(answer["probabilities"][1], p, 6)
+        code, text = self.ask(url + "predict", json.dumps({"samples": rows, "dtype": "float32"}).encode())
+        self.assertEqual(code, 200, text)
+        self.assertIn(says, json.loads(text)["warnings"][0])
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(30), 0, run.stdout.read())
+        self.psrun("-m", "single", self.path("job.yaml"), "data.train=scaled.npy,y.npy", out="floats")
+        self.assertIn("samples of uint8, which are multiplied by 0.00392156863 (data.scale), for a model that is trained on",
+                      self.predict(self.path("x.npy"), "floats"))
 
 
 class Pictures(Folder):

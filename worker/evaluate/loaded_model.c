@@ -22,6 +22,7 @@ static ps_err loaded_model_read(ps_loaded_model *m, const char *weights)
     PS_TRY(ps_mem_zalloc_aligned(&m->buffers, table->buffer_bytes, "the buffers"));
     PS_TRY(ps_model_file_load(weights, table, true, m->params.base, m->buffers));
     PS_TRY(ps_preprocessing_load(weights, &m->state));
+    PS_TRY(ps_dataset_trained_type(m->config, weights, &m->samples));
     return ps_dataset_check_categories(m->config, m->state);
 }
 

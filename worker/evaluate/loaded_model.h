@@ -4,6 +4,7 @@
 
 #include "batch_rows.h"
 #include "cli.h"
+#include "dataset.h"
 #include "device.h"
 #include "loader.h"
 #include "mem.h"
@@ -14,6 +15,7 @@ typedef struct ps_loaded_model {
     const ps_config *config; // borrowed
     ps_model_spec spec;
     ps_preprocessing *state; // of tables; NULL: none
+    ps_sample_type samples;  // on which it was trained
     ps_class_names names;    // of the classes, beside the configuration of a run
     ps_shared_mem params;
     void *buffers;

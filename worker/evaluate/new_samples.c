@@ -291,7 +291,7 @@ ps_err ps_new_samples_read(ps_new_samples *s, const ps_loaded_model *m, const ch
     PS_TRY(new_samples_name_classes(s, m));
     if (folder) take_classes(s, m, what);
     say_mend(s, m);
-    return PS_OK;
+    return ps_dataset_doubt_type(m->config, m->samples, &s->set);
 }
 
 ps_err ps_new_samples_blame(const ps_new_samples *s, const ps_loaded_model *m, ps_err err)
@@ -359,11 +359,9 @@ static ps_err store_numbers(store *to, const json_t *at, int64_t sample)
 /* Whether numbers are pixels as they are stored, to which data.scale belongs. */
 static ps_err find_dtype(const ps_loaded_model *m, const json_t *root, bool *pixels)
 {
-    const ps_data_kind kind = m->config->data.kind;
     const json_t *dtype = json_is_object(root) ? json_object_get(root, "dtype") : NULL;
     const char *word = json_string_value(dtype);
-    *pixels = kind != PS_DATA_NPY && kind != PS_DATA_CSV && !ps_data_is_clicks(kind) &&
-              !ps_data_is_made(kind);
+    *pixels = m->samples == PS_SAMPLES_UINT8;
     if (!dtype) return PS_OK;
     *pixels = word && strcmp(word, "uint8") == 0;
     if (*pixels || (word && strcmp(word, "float32") == 0)) return PS_OK;
@@ -602,5 +600,5 @@ ps_err ps_new_samples_of_body(ps_new_samples *s, const ps_loaded_model *m,
                           most);
     PS_TRY(new_samples_name_classes(s, m));
     say_mend(s, m);
-    return PS_OK;
+    return ps_dataset_doubt_type(m->config, m->samples, &s->set);
 }

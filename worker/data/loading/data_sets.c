@@ -16,6 +16,10 @@ ps_err ps_data_sets_read(ps_data_sets *d, const ps_config *config,
     PS_TRY(ps_dataset_load(config, PS_SPLIT_TEST, want, spec->n_outputs, &d->state,
                            &d->test));
     if (trains && d->test.n > 0) PS_TRY(ps_dataset_doubt_shared(config, &d->test));
+    ps_sample_type trained = ps_dataset_type(&d->train);
+    if (!trains && config->train.init[0])
+        PS_TRY(ps_dataset_trained_type(config, config->train.init, &trained));
+    PS_TRY(ps_dataset_doubt_type(config, trained, &d->test));
     PS_TRY(ps_dataset_check_categories(config, d->state));
     const ps_dataset *sets[] = {&d->train, &d->test};
     for (int i = 0; i < 2; i++)

@@ -15,6 +15,7 @@
 #include "idx.h"
 #include "image_folder.h"
 #include "mem.h"
+#include "model_file.h"
 #include "npy.h"
 #include "picture.h"
 #include "readable.h"
@@ -552,6 +553,72 @@ ps_err ps_dataset_doubt_shared(const ps_config *cfg, ps_dataset *test)
         path_list_fini(&list[i]);
     }
     return err;
+}
+
+/* --- the type of samples -------------------------------------------------------------
+ */
+
+ps_sample_type ps_dataset_type(const ps_dataset *set)
+{
+    if (set->n == 0 || set->table || set->n_ids > 0) return PS_SAMPLES_UNKNOWN;
+    return set->is_float ? PS_SAMPLES_FLOAT32 : PS_SAMPLES_UINT8;
+}
+
+const char *ps_sample_type_name(ps_sample_type type)
+{
+    static const char *const names[] = {NULL, "uint8", "float32"};
+    return names[type];
+}
+
+ps_err ps_dataset_trained_type(const ps_config *cfg, const char *weights,
+                               ps_sample_type *out)
+{
+    const ps_data_kind kind = cfg->data.kind;
+    char *text = NULL;
+    *out = PS_SAMPLES_UNKNOWN;
+    if (kind == PS_DATA_CSV || ps_data_is_clicks(kind) || ps_data_is_made(kind))
+        return PS_OK;
+    if (kind != PS_DATA_NPY) {
+        *out = PS_SAMPLES_UINT8;
+        return PS_OK;
+    }
+    PS_TRY(ps_st_read_metadata(weights, PS_SAMPLES_KEY, &text));
+    for (ps_sample_type t = PS_SAMPLES_UINT8; text && t <= PS_SAMPLES_FLOAT32; t++)
+        if (strcmp(text, ps_sample_type_name(t)) == 0) *out = t;
+    free(text);
+    return PS_OK;
+}
+
+/* Whether samples of float32 may be what data.scale makes of uint8. */
+static bool are_like_scaled(const ps_config *cfg, const ps_dataset *set)
+{
+    const double most = 255 * cfg->data.scale * (1 + 1e-6);
+    const int64_t n = set->n * ps_dims_count(&set->dims);
+    for (int64_t i = 0; set->values && i < n; i++) {
+        const float value = ((const float *)set->values)[i];
+        if (!(value >= 0 && value <= most)) return false;
+    }
+    return set->values != NULL;
+}
+
+ps_err ps_dataset_doubt_type(const ps_config *cfg, ps_sample_type trained,
+                             ps_dataset *set)
+{
+    const ps_sample_type type = ps_dataset_type(set);
+    if (type == PS_SAMPLES_UNKNOWN || trained == PS_SAMPLES_UNKNOWN || type == trained)
+        return PS_OK;
+    if (type == PS_SAMPLES_UINT8)
+        return ps_dataset_note(&set->doubts,
+                               "samples of uint8, which are multiplied by %.9g "
+                               "(data.scale), for a model that is trained on float32: "
+                               "give float32 as in training",
+                               cfg->data.scale);
+    if (are_like_scaled(cfg, set)) return PS_OK;
+    return ps_dataset_note(&set->doubts,
+                           "samples of float32, which stay as they are, for a model that "
+                           "is trained on uint8 times %.9g (data.scale): give uint8, or "
+                           "multiply them",
+                           cfg->data.scale);
 }
 
 /* --- tables ------------------------------------------------------------------------

@@ -28,6 +28,24 @@ ps_err ps_dataset_load(const ps_config *cfg, ps_split split, const ps_dims *want
  * files and ranges say. IO, CONFIG, NOMEM. */
 ps_err ps_dataset_doubt_shared(const ps_config *cfg, ps_dataset *test);
 
+/* The type in which samples are stored. uint8 is multiplied by data.scale, so a model
+ * that was trained on the one takes the other for something else. */
+typedef enum ps_sample_type {
+    PS_SAMPLES_UNKNOWN, // or of a table, or clicks
+    PS_SAMPLES_UINT8,
+    PS_SAMPLES_FLOAT32,
+} ps_sample_type;
+
+ps_sample_type ps_dataset_type(const ps_dataset *set);
+const char *ps_sample_type_name(ps_sample_type type); // NULL: not known
+/* That of the samples on which these weights were trained. IO, FORMAT. */
+ps_err ps_dataset_trained_type(const ps_config *cfg, const char *weights,
+                               ps_sample_type *out);
+/* Adds a doubt to samples of another type than the model was trained on, unless they are
+ * within what data.scale makes of uint8. NOMEM. */
+ps_err ps_dataset_doubt_type(const ps_config *cfg, ps_sample_type trained,
+                             ps_dataset *set);
+
 /* One sample's shape, as the training samples have it: for a job without model.input; and
  * its model.categories.
  * n_classes: as above.
