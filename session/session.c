@@ -7,6 +7,7 @@
 
 #include "absent.h"
 #include "curve.h"
+#include "device_codes.h"
 #include "device_stream.h"
 #include "device_sums.h"
 #include "exchange_local.h"
@@ -45,6 +46,8 @@ struct ps_session {
     void *buffers;
     ps_device_stream *stream; // where the weights stay on a GPU
     ps_device_sums *sums;     // where the gradients do, for the others of the host
+    ps_coded_arena coded;     // where it encodes them
+    ps_device_codes *codes;
     ps_exchange *exchange;
 };
 
@@ -281,6 +284,24 @@ static ps_err session_share_gradients(ps_session *s, ps_device *device)
     return PS_OK;
 }
 
+/* What a worker that has come back pushes first is no gradient of the device's. */
+static ps_err session_encode_on(ps_session *s, ps_device *device)
+{
+    ps_chunk_codec codec = s->exchange_options.settings.codec;
+    codec.overflow = s->rule.scale.on;
+    if (!s->ops->coded || !device || !device->ops->codes_create ||
+        s->exchange_options.back_at > 0 || !ps_coded_arena_takes(&codec))
+        return PS_OK;
+    PS_TRY(ps_coded_arena_init(&s->coded, &codec));
+    const ps_err err =
+        device->ops->codes_create(device, &s->coded, s->grads.base, &s->codes);
+    if (err == PS_ERR_UNSUPPORTED) ps_coded_arena_fini(&s->coded);
+    if (err != PS_OK) return err == PS_ERR_UNSUPPORTED ? PS_OK : err;
+    s->exchange_options.coded = &s->coded;
+    PS_INFO("codec", "gradients=encoded-by-%s", device->ops->name);
+    return PS_OK;
+}
+
 static ps_err session_make_exchange(ps_session *s)
 {
     s->exchange_options.buffers = s->buffers;
@@ -294,6 +315,7 @@ static ps_err session_start(ps_session *s, ps_device *device,
 {
     PS_TRY(session_open_stream(s, device));
     PS_TRY(session_share_gradients(s, device));
+    PS_TRY(session_encode_on(s, device));
     PS_TRY(session_make_exchange(s));
     if (state) PS_TRY(ps_exchange_load(s->exchange, state));
     return ps_exchange_start(s->exchange);
@@ -632,6 +654,8 @@ void ps_session_destroy(ps_session **session)
     if (!s->o.member) ps_member_destroy(&s->member);
     if (s->stream) s->stream->ops->destroy(&s->stream);
     if (s->sums) s->sums->ops->destroy(&s->sums, false);
+    if (s->codes) s->codes->destroy(&s->codes);
+    ps_coded_arena_fini(&s->coded);
     ps_shared_mem_fini(&s->params);
     ps_shared_mem_fini(&s->grads);
     free(s->buffers);

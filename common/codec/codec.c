@@ -83,9 +83,7 @@ static ps_err add_decoded(const ps_codec_block *b, uint64_t n, const uint8_t *in
 
 static ps_codec_how how_of(double topk, uint64_t key)
 {
-    const uint32_t low = (uint32_t)key, high = (uint32_t)(key >> 32);
-    return (ps_codec_how){.topk = topk,
-                          .key = ps_codec_mix(low) ^ ps_codec_mix(high + 0x9E3779B9u)};
+    return (ps_codec_how){.topk = topk, .key = ps_codec_vector_key(key)};
 }
 
 static void encode_by(const ps_codec_block *b, double topk, uint64_t n, const float *in,

@@ -1,26 +1,14 @@
-#include <float.h>
-#include <math.h>
 #include <string.h>
 
 #include "codec_block.h"
 #include "codec_math.h"
 #include "float16.h"
 
-enum { BLOCK = 256 };
+enum { BLOCK = PS_CODEC_INT8_BLOCK };
 
 static uint64_t int8_bytes(uint64_t n, double topk)
 {
     return 4 + n;
-}
-
-/* v / scale + u rounded down, for u in (0, 1) from 16 random bits: its mean is v / scale.
- */
-static inline int8_t int8_round_one(float v, float inverse, uint32_t bits)
-{
-    float q = floorf(v * inverse + ((float)(int32_t)bits + 0.5f) * 0x1p-16f);
-    q = q > 127.0f ? 127.0f : q;
-    q = q < -127.0f ? -127.0f : q;
-    return (int8_t)(int32_t)q;
 }
 
 /* Two elements, half a block apart, share a number. */
@@ -35,23 +23,20 @@ static inline void int8_round_all(uint32_t n, const float *restrict v,
 #pragma omp simd
     for (uint32_t i = 0; i < half; i++) {
         const uint32_t bits = (ps_codec_mix((first + i) ^ key) & drawn) | fixed;
-        out[i] = int8_round_one(v[i], inverse, bits & 0xFFFFu);
-        out[half + i] = int8_round_one(v[half + i], inverse, bits >> 16);
+        out[i] = ps_codec_int8_round(v[i], inverse, bits & 0xFFFFu);
+        out[half + i] = ps_codec_int8_round(v[half + i], inverse, bits >> 16);
     }
     if (n % 2)
-        out[n - 1] =
-            int8_round_one(v[n - 1], inverse,
-                           ((ps_codec_mix((first + half) ^ key) & drawn) | fixed) >> 16);
+        out[n - 1] = ps_codec_int8_round(
+            v[n - 1], inverse,
+            ((ps_codec_mix((first + half) ^ key) & drawn) | fixed) >> 16);
 }
 
 static void int8_encode(uint64_t n, const float *v, const ps_codec_how *how, uint64_t at,
                         uint8_t *out)
 {
     uint32_t most = ps_codec_largest_bits(n, v);
-    float scale = ps_float_of_bits(most) / 127.0f;
-    if (scale < FLT_MIN) scale = 0; // it has no inverse: the block is sent as zeros
-    if (scale * 127.0f > FLT_MAX) scale = nextafterf(scale, 0); // it was rounded up
-    if (most >= 0x7F800000u) scale = NAN;
+    const float scale = ps_codec_int8_scale(most);
     memcpy(out, &scale, 4);
     if (most >= 0x7F800000u)
         memset(out + 4, 1, n);

@@ -4,18 +4,7 @@
 
 #include <stdint.h>
 
-#include "float16.h"
-
-/* A well-mixing permutation of 32 bits (C. Wellons, lowbias32): cheaper than Philox,
- * enough for rounding, and the compiler vectorises it. */
-static inline uint32_t ps_codec_mix(uint32_t x)
-{
-    x ^= x >> 16;
-    x *= 0x7FEB352Du;
-    x ^= x >> 15;
-    x *= 0x846CA68Bu;
-    return x ^ (x >> 16);
-}
+#include "codec_arith.h"
 
 /* The largest |v| of a block as bits; above 0x7F800000 when one is NaN. */
 static inline uint32_t ps_codec_largest_bits(uint64_t n, const float *restrict v)

@@ -15,6 +15,8 @@ typedef struct ps_program ps_program;
 struct ps_device_stream; // device_stream.h
 struct ps_device_sums;   // device_sums.h
 struct ps_device_sums_options;
+struct ps_device_codes; // device_codes.h
+struct ps_coded_arena;
 struct ps_host_stream_options;
 
 typedef struct ps_device_options {
@@ -171,6 +173,11 @@ typedef struct ps_device_ops {
     /* The part of the host on which the device is. False: not known, or the host has one
      * part. NULL: no device of its own. */
     bool (*numa)(const ps_device *device, ps_numa *out);
+    /* Encodes the gradients of programs that are made afterwards, for that arena, into
+     * out, which is borrowed (device_codes.h). Only one may exist at a time. *codes is
+     * owned by the caller. UNSUPPORTED, NULL: the host encodes. */
+    ps_err (*codes_create)(ps_device *device, const struct ps_coded_arena *out,
+                           const float *grads, struct ps_device_codes **codes);
 } ps_device_ops;
 
 struct ps_device {

@@ -7,7 +7,7 @@
 #ifndef PS_EXCHANGE_H
 #define PS_EXCHANGE_H
 
-#include "chunk_codec.h"
+#include "coded_arena.h"
 #include "mem.h"
 #include "member.h"
 #include "own_rounds.h"
@@ -66,6 +66,9 @@ typedef struct ps_exchange_options { // all borrowed for the exchange's life
      * all read each other's. *sums NULL: there is none. */
     struct ps_device_sums **sums;
     const struct ps_exchange_local_options *local; // of exchange_local alone
+    /* Where the device encodes gradients: it does so by the key that begin sets. NULL:
+     * they are in grads. */
+    ps_coded_arena *coded;
 } ps_exchange_options;
 
 /* From now on. */
@@ -231,6 +234,7 @@ typedef struct ps_exchange_ops {
     /* Then nothing of the others' tensors travels, and their gradients are ready without
      * being written. Otherwise these have to be -0.0 (absent.h). */
     bool leaves_out;
+    bool coded; // takes gradients that the device has encoded
 } ps_exchange_ops;
 
 struct ps_exchange {

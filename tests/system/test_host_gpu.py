@@ -181,6 +181,21 @@ class HostGpu(JobTest):
         return self.run_job(out, ["-m", "ps", "-s", servers, "-w", len(hosts)], "exchange.levels=2", *settings,
                             eager=eager)
 
+    def test_gradients_encoded_on_the_gpu_have_the_bits_of_the_hosts(self):
+        """With two levels the host encodes. Micro-batches, and layers by themselves."""
+        self.on_hosts("ab")
+        for i, (codec, *keys) in enumerate((("int8", "train.accumulate=2"), ("fp16", "loss_scale.use=on"), ("bf16",))):
+            keys += [f"exchange.codec={codec}", "exchange.codec_min=100", "exchange.chunk=16KiB"]
+            there = self.run_job(f"{codec}-there", ["-m", "ps", "-s", 2, "-w", 2], *keys, eager=(0, 38, 6)[i])
+            self.assertIn("codec gradients=encoded-by-cuda", self.text_of(f"{codec}-there", "logs", "worker-0.log"))
+            self.assertEqual(self.two_levels(f"{codec}-here", "ab", 2, *keys), there, codec)
+            self.assertNotIn("encoded-by", self.text_of(f"{codec}-here", "logs", "worker-0.log"))
+            self.assertEqual(self.losses(f"{codec}-here"), self.losses(f"{codec}-there"))
+            faults = Faults(self.path(f"faults-{codec}"), "worker/1@step.begun:7:kill")
+            with mock.patch.dict(os.environ, faults.env):  # the other one encodes for a new session then
+                self.assertEqual(self.run_job(f"{codec}-killed", ["-m", "ps", "-s", 2, "-w", 2, "--restarts", 1], *keys), there)
+            self.assertEqual(self.summary(f"{codec}-killed")["recovery"]["restarts"], 1)
+
     def test_all_parts_are_told_the_shards_beside_gpus(self):
         """As no other process can know where the workers compute; not where a newcomer would lack it."""
         def told(*words):

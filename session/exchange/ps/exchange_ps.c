@@ -230,6 +230,7 @@ static ps_err ps_ops_begin(ps_exchange *x, uint64_t step)
 {
     exchange_ps *e = exchange_ps_self(x);
     e->step = step;
+    if (e->o.coded) e->o.coded->key = ps_codec_draw_key((uint32_t)e->o.rank, step);
     e->begin_ns = ps_clock_ns();
     e->begin_wait_ns = e->wait_ns;
     ps_ready_ranges_restart(&e->ready);
@@ -439,7 +440,7 @@ static const ps_exchange_rests ps_ops_rests = {.rest = ps_ops_rest};
         .drain = ps_ops_drain, .loss_scale = ps_ops_loss_scale,                          \
         .sync_buffers = ps_ops_sync_buffers, .save = ps_ops_save, .load = ps_ops_load,   \
         .stats = ps_ops_stats, .stop = ps_ops_stop, .destroy = ps_ops_destroy,           \
-        .set_step_of = ps_ops_set_step_of, .leaves_out = true,                           \
+        .set_step_of = ps_ops_set_step_of, .leaves_out = true, .coded = !(has_peers),    \
     }
 
 const ps_exchange_ops ps_exchange_ps_ops =

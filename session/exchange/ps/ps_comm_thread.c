@@ -214,7 +214,7 @@ static size_t comm_payload_bytes(const ps_comm *c, const ps_comm_link *l,
 
 /* Returns the payload of an INIT or PUSH. A gradient that travels encoded is encoded
  * here, while the main thread computes, and only once: what the codec loses goes into the
- * residual, and a repetition must be the same bytes. */
+ * residual, and a repetition must be the same bytes. Or a device has done it already. */
 static const void *comm_payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h)
 {
     const ps_chunk *range = &c->plan->chunks[chunk];
@@ -224,6 +224,7 @@ static const void *comm_payload_of(ps_comm *c, uint32_t chunk, ps_wire_header *h
     if (!c->encoded[chunk]) return grad;
     const ps_codec codec = comm_gradient_codec(c, range, h->step);
     h->codec = (uint8_t)codec;
+    if (c->o.coded) return ps_coded_arena_payload(c->o.coded, range);
     if (c->chunks[chunk].encoded_step == h->step + 1) return c->encoded[chunk];
     c->chunks[chunk].encoded_step = h->step + 1;
     float *kept =

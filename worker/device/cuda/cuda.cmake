@@ -15,6 +15,7 @@ set(PS_CUDA_SOURCES
     device/cuda/cuda_groupnorm_kernels.h
     device/cuda/cuda_loss_kernels.h
     device/cuda/cuda_optimizer_kernels.h
+    device/cuda/cuda_codec_kernels.h
     device/cuda/cuda_kernels.h
     device/cuda/cuda_block.h
     device/cuda/cuda_wait.h
@@ -25,6 +26,7 @@ set(PS_CUDA_SOURCES
     device/cuda/cuda_conv_plans.c
     device/cuda/cuda_plan.c
     device/cuda/cuda_pass.h
+    device/cuda/cuda_codes.c
     device/cuda/cuda_products.c
     device/cuda/cuda_conv.c
     device/cuda/cuda_layers.c

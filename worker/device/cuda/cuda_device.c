@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_codes.h"
 #include "cuda_run.h"
 #include "cuda_shared.h"
 #include "cuda_stream.h"
@@ -17,6 +18,7 @@ typedef struct cuda_device {
     bool no_graphs;
     const ps_cuda_resident *resident; // of the stream, while there is one
     const ps_cuda_shared *shared;     // likewise, of the host's sums
+    const ps_cuda_codes *codes;       // likewise, of encoded gradients
 } cuda_device;
 
 typedef struct cuda_program {
@@ -32,6 +34,8 @@ static ps_cuda_kept kept_of(const cuda_program *p)
     const ps_program_options *o = &p->options;
     ps_cuda_kept kept = {0};
     if (d->resident && d->resident->host_params == o->params) kept.resident = d->resident;
+    if (o->training && d->codes && d->codes->host_grads == o->grads)
+        kept.codes = d->codes;
     if (kept.resident || !d->shared) return kept;
     if (d->shared->host_params == o->params) kept.params = d->shared->params;
     if (o->training && d->shared->host_grads == o->grads) kept.grads = d->shared->grads;
@@ -219,6 +223,16 @@ static ps_err cuda_sums_create(ps_device *device, const ps_device_sums_options *
     return ps_cuda_shared_create(d->gpu, options, &d->shared, out);
 }
 
+static ps_err cuda_codes_of_device(ps_device *device, const ps_coded_arena *out,
+                                   const float *grads, ps_device_codes **codes)
+{
+    cuda_device *d = (cuda_device *)(void *)device;
+    *codes = NULL;
+    if (d->codes) return ps_err_set(PS_ERR_ARG, "the device encodes gradients already");
+    PS_TRY(ps_gpu_enter(d->gpu));
+    return ps_cuda_codes_create(d->gpu, out, grads, &d->codes, codes);
+}
+
 const ps_device_ops ps_cuda_device_ops = {
     .kind = PS_DEVICE_CUDA,
     .name = "cuda",
@@ -236,6 +250,7 @@ const ps_device_ops ps_cuda_device_ops = {
     .fetch_buffers = cuda_fetch_buffers,
     .stream_create = cuda_stream_create,
     .sums_create = cuda_sums_create,
+    .codes_create = cuda_codes_of_device,
     .memory = cuda_memory,
     .lost = cuda_lost,
     .numa = cuda_numa,

@@ -24,6 +24,7 @@
 
 #include "cuda_batchnorm_kernels.h"
 #include "cuda_channel_kernels.h"
+#include "cuda_codec_kernels.h"
 #include "cuda_groupnorm_kernels.h"
 #include "cuda_loss_kernels.h"
 #include "cuda_moving_kernels.h"
@@ -95,6 +96,7 @@
     X(groupnorm_scales)                                                                  \
     X(log_softmax)                                                                       \
     X(log_softmax_grad)                                                                  \
+    X(code)                                                                              \
     X(loss_rows)                                                                         \
     X(loss_grad)
 

@@ -85,8 +85,9 @@ typedef struct ps_cuda_shared {
 
 /* What of a program's is kept on the GPU by others. */
 typedef struct ps_cuda_kept {
-    const ps_cuda_resident *resident; // borrowed; NULL: none
-    float *params, *grads;            // shared, without resident; NULL: the plan's own
+    const ps_cuda_resident *resident;  // borrowed; NULL: none
+    float *params, *grads;             // shared, without resident; NULL: the plan's own
+    const struct ps_cuda_codes *codes; // encodes the gradients; NULL: nothing does
 } ps_cuda_kept;
 
 typedef struct ps_cuda_plan {

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "cuda_codes.h"
 #include "loss_terms.h"
 #include "model_spec.h"
 
@@ -76,7 +77,7 @@ ps_err ps_cuda_run_init(ps_cuda_run *run, ps_gpu *gpu, ps_conv_library *library,
     if (!kept.resident && !kept.params)
         PS_TRY(
             ps_gpu_pin(gpu, options->params, arena, "parameters", &run->params_pinned));
-    if (!options->training || kept.resident || kept.grads) return PS_OK;
+    if (!options->training || kept.resident || kept.grads || kept.codes) return PS_OK;
     return ps_gpu_pin(gpu, options->grads, arena, "gradients", &run->grads_pinned);
 }
 
@@ -301,8 +302,12 @@ static ps_err download_group(ps_cuda_run *run, const ps_cuda_group *g)
     size_t bytes = (size_t)(to->offset + to->count - from->offset) * sizeof(float);
     PS_TRY(ps_gpu_record(p->gpu, g->made, PS_GPU_COMPUTE));
     PS_TRY(ps_gpu_await(p->gpu, PS_GPU_DOWNLOAD, g->made));
-    PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_DOWNLOAD, p->options->grads + from->offset,
-                           p->grads + from->offset, bytes, from->name));
+    if (p->kept.codes)
+        PS_TRY(ps_cuda_codes_fetch(p->kept.codes, p->gpu, p->grads, g->first, g->n,
+                                   from->name));
+    else
+        PS_TRY(ps_gpu_copy_out(p->gpu, PS_GPU_DOWNLOAD, p->options->grads + from->offset,
+                               p->grads + from->offset, bytes, from->name));
     return ps_gpu_record(p->gpu, g->home, PS_GPU_DOWNLOAD);
 }
 
@@ -324,6 +329,8 @@ static ps_err tell_ready(ps_cuda_run *run, const ps_pass_hooks *hooks, int until
         else
             PS_TRY(ps_gpu_passed(p->gpu, g->home, who, &home));
         if (!home) return PS_OK;
+        if (p->kept.codes)
+            ps_cuda_codes_unpack(p->kept.codes, p->options->grads, g->first, g->n);
         if (hooks) PS_TRY(cuda_run_call_hook(run, hooks->grads_ready, hooks->ctx, g));
     }
     return PS_OK;
