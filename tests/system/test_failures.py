@@ -172,13 +172,14 @@ class Deaths(JobTest):
 
     def test_psrun_names_a_program_that_has_ended_by_itself(self):
         """With the words of sys.exit("words"): the server fails because of it, and ends first. Of one that has ended well the
-        server's words are all there is."""
+        server's words are all there is besides."""
         why = BEGUN + tell("failure", kind="ARG", passing=False, reason="worker 1 has ended")
         over = tell("failure", kind="PEER", passing=True, reason="the job is over")
         words = f"{tell('exits')}; {over}; echo no such folder; echo pstrain.errors"
         for code, error, shown in ((3, "PeerError", "worker 1 ended with exit code 3\npsrun:   no such folder\npsrun:   worker 1 has ended\n"),
                                    (1, "TimeoutError", "worker 1 ended with exit code 1\npsrun:   no such folder\n"),
-                                   (0, "PeerError", "server 0 ended with exit code 1\npsrun:   worker 1 has ended\n")):
+                                   (0, "PeerError", "worker 1 ended with exit code 0, and others were not done\n"
+                                                    "psrun:   worker 1 has ended\n")):
             with self.subTest(code=code):
                 said = self.first_cause(("server", 0, f"{why}; exit 1"), ("worker", 0, f"{over}; exit 1"),
                                         ("worker", 1, f"{words}.{error}: not ended; exit {code}"))
