@@ -29,6 +29,10 @@ enum { PATIENCE_NS = 500000 };
 /* Which messages with one tag match. */
 enum { KEY_POINT_TO_POINT, KEY_FIRST, KEY_RESULTS, KEY_BYE };
 
+/* How long a transfer stands still before it fails because a member has left: a program
+ * may wait with a short timeout of its own, and go on. */
+enum { GONE_NS = 2000000000 };
+
 enum { LAST_CALLS = 16 };
 
 /* Of a communicator: by this a message is known that is for a call of another kind, which
@@ -504,6 +508,7 @@ static void transfer_missing(const ps_transfer *t, char *out, size_t cap)
 /* The worker that has left though the transfer waits for it; -1: none. */
 static int transfer_gone(const ps_links *l, const ps_transfer *t)
 {
+    if (ps_clock_awake_ns() < t->moved_ns + GONE_NS) return -1;
     for (int i = 0; i < t->n_flows; i++) {
         const ps_flow *f = &t->flows[i];
         int here = f->done || (f->rank >= 0 && !l->gone[f->rank]);

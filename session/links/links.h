@@ -32,7 +32,8 @@ ps_err ps_links_open(const ps_links_options *o, ps_links **out);
 /* Whether all workers share memory. */
 bool ps_links_one_host(const ps_links *l);
 /* Tells the others that this worker begins no transfer any more, once none of its goes
- * on: those of theirs that wait for it fail with PEER. Does not block. */
+ * on: those of theirs that wait for it fail with PEER, two seconds later. Does not
+ * block. */
 void ps_links_bye(ps_links *l);
 /* All transfers end with the failure of the job, or as not waited for. */
 void ps_links_close(ps_links **l);
