@@ -323,16 +323,16 @@ static void admission_welcome(ps_coordinator *c, ps_role role, const ps_coord_pe
             ps_coord_peer *p = &c->peers[i];
             if ((only && p != only) || p->entry.role != role) continue;
             ps_control m = {.kind = PS_CONTROL_WELCOME, .value = w.base, .bytes = w.used};
-            const ps_coord_orders_place place =
-                p->is_back ? ps_coord_orders_place_of(ps_coord_board_orders(c->board),
-                                                      p->entry.rank)
-                           : (ps_coord_orders_place){0};
+            const ps_coord_orders_reentry reentry =
+                p->is_back ? ps_coord_orders_reentry_of(ps_coord_board_orders(c->board),
+                                                        p->entry.rank)
+                           : (ps_coord_orders_reentry){0};
             m.welcome.epoch = c->epoch;
             m.welcome.rank = (uint64_t)p->entry.rank;
-            m.welcome.push = place.push;
-            m.welcome.stretch = place.stretch;
-            m.welcome.made = place.made;
-            m.welcome.fragment = place.fragment;
+            m.welcome.push = reentry.push;
+            m.welcome.stretch = reentry.stretch;
+            m.welcome.made = reentry.made;
+            m.welcome.fragment = reentry.fragment;
             ps_coord_send(c, p, &m);
         }
     } else {

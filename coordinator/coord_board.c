@@ -456,9 +456,9 @@ static ps_err make_orders(ps_coord_board *b)
     if (!ps_coord_store_get(&b->store, PS_JOB_KEY_POLICY, &rules, &bytes))
         return ps_err_set(PS_ERR_PROTOCOL, "a push before worker 0 has set the policy");
     PS_TRY(ps_coord_orders_create(&hooks, rules, bytes, &b->orders));
-    const ps_job_key place = ps_job_key_place(0);
+    const ps_job_key reentry = ps_job_key_reentry(0);
     const char *const before[] = {PS_JOB_KEY_POLICY_BATCHES, PS_JOB_KEY_POLICY_END,
-                                  place.text};
+                                  reentry.text};
     for (int i = 0; i < 3; i++)
         if (ps_coord_store_get(&b->store, before[i], &rules, &bytes))
             PS_TRY(ps_coord_orders_set(b->orders, before[i], rules, bytes));

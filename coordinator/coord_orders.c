@@ -312,7 +312,7 @@ ps_err ps_coord_orders_set(ps_coord_orders *o, const char *key, const void *valu
                            size_t bytes)
 {
     if (strcmp(key, PS_JOB_KEY_POLICY_BATCHES) == 0) return set_batches(o, value, bytes);
-    if (strcmp(key, ps_job_key_place(o->n_rests).text) == 0) o->placed = true;
+    if (strcmp(key, ps_job_key_reentry(o->n_rests).text) == 0) o->placed = true;
     if (strcmp(key, PS_JOB_KEY_POLICY_END) != 0) return PS_OK;
     ps_sync_end(ps_sync_fragments_last(&o->sync));
     return orders_decide(o);
@@ -473,9 +473,9 @@ ps_err ps_coord_orders_lose(ps_coord_orders *o, int rank)
     return orders_decide(o);
 }
 
-ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *o, int rank)
+ps_coord_orders_reentry ps_coord_orders_reentry_of(const ps_coord_orders *o, int rank)
 {
-    return (ps_coord_orders_place){
+    return (ps_coord_orders_reentry){
         .push = newest_push(o, (uint32_t)rank),
         .stretch = o->n_rests,
         .fragment = o->sync.next[rank],

@@ -63,13 +63,14 @@ ps_err ps_coord_orders_lose(ps_coord_orders *orders, int rank);
 uint64_t ps_coord_orders_closed(const ps_coord_orders *orders);
 
 /* Where a process begins that takes the place of a dead worker. */
-typedef struct ps_coord_orders_place {
+typedef struct ps_coord_orders_reentry {
     uint64_t push;     // number of its first push; 0: it is no such process
     uint64_t stretch;  // how often the workers have rested
     uint64_t made;     // rounds of its rank since the last rest
     uint64_t fragment; // that it pushes first, after an empty push of each
-} ps_coord_orders_place;
+} ps_coord_orders_reentry;
 
-ps_coord_orders_place ps_coord_orders_place_of(const ps_coord_orders *orders, int rank);
+ps_coord_orders_reentry ps_coord_orders_reentry_of(const ps_coord_orders *orders,
+                                                   int rank);
 
 #endif

@@ -17,7 +17,7 @@ ps_err ps_rows_arena_ids(const void *arena, const ps_rows_pull *pull,
     if (!arena)
         return ps_err_set(PS_ERR_PROTOCOL, "rows in an arena that is not mapped here");
     for (uint32_t t = 0; t < n_tables; t++) {
-        const ps_rows_place *at = &pull->places[t];
+        const ps_rows_offsets *at = &pull->places[t];
         const uint64_t n = pull->counts[t], bytes = n * sizeof *ids;
         const uint64_t rows = n * tables[t].spec.dim * sizeof(float);
         if (n == 0) continue;

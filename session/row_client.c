@@ -157,7 +157,7 @@ static ps_err rows_ticket_room(rows_ticket *t, int n)
 
 /* --- lookups ----------------------------------------------------------------------- */
 
-static uint64_t rows_take_place(uint64_t *at, uint64_t bytes)
+static uint64_t rows_take_room(uint64_t *at, uint64_t bytes)
 {
     const uint64_t place = *at;
     *at = (place + bytes + LINE - 1) / LINE * LINE;
@@ -171,9 +171,9 @@ static void rows_place_parts(rows_ticket *t, bool trains, uint64_t *at)
     for (int i = 0; i < t->n; i++) {
         ps_row_part *p = &t->parts[i];
         const uint64_t bytes = ps_row_part_bytes(p);
-        p->place.ids = rows_take_place(at, p->batch.n_rows * sizeof *p->batch.ids);
-        p->place.rows = rows_take_place(at, bytes);
-        p->place.grads = trains ? rows_take_place(at, bytes) : p->place.rows;
+        p->at.ids = rows_take_room(at, p->batch.n_rows * sizeof *p->batch.ids);
+        p->at.rows = rows_take_room(at, bytes);
+        p->at.grads = trains ? rows_take_room(at, bytes) : p->at.rows;
     }
 }
 
@@ -189,10 +189,10 @@ static ps_err rows_ticket_memory(ps_row_client *r, rows_ticket *t, bool trains,
     for (int i = 0; i < t->n; i++) {
         ps_row_part *p = &t->parts[i];
         if (t->in_arena) {
-            p->rows = (float *)(void *)(r->arena + p->place.rows);
-            p->grads = (float *)(void *)(r->arena + p->place.grads);
+            p->rows = (float *)(void *)(r->arena + p->at.rows);
+            p->grads = (float *)(void *)(r->arena + p->at.grads);
             if (p->batch.n_rows > 0)
-                memcpy(r->arena + p->place.ids, p->batch.ids,
+                memcpy(r->arena + p->at.ids, p->batch.ids,
                        p->batch.n_rows * sizeof *p->batch.ids);
             continue;
         }
@@ -223,15 +223,15 @@ static ps_err rows_body_room(rows_bodies *b, uint32_t shard, uint64_t bytes)
 
 /* Places of the shard's rows, instead of their ids. */
 static void rows_write_places(const ps_row_client *r, const rows_ticket *t,
-                              uint32_t shard, ps_rows_place *to)
+                              uint32_t shard, ps_rows_offsets *to)
 {
     memset(to, 0, (size_t)r->n * sizeof *to);
     for (int i = 0; i < t->n; i++) {
         const ps_row_part *p = &t->parts[i];
         const uint64_t first = p->batch.begin[shard], row = p->bags.dim * sizeof(float);
         to[p->table] =
-            (ps_rows_place){p->place.ids + first * sizeof *p->batch.ids,
-                            p->place.rows + first * row, p->place.grads + first * row};
+            (ps_rows_offsets){p->at.ids + first * sizeof *p->batch.ids,
+                              p->at.rows + first * row, p->at.grads + first * row};
     }
 }
 
@@ -267,7 +267,7 @@ static ps_err rows_write_pull(ps_row_client *r, rows_ticket *t, uint32_t shard,
                    id_bytes = n * sizeof(uint64_t);
     PS_TRY(rows_body_room(
         &t->requests, shard,
-        head + (shared ? (uint64_t)r->n * sizeof(ps_rows_place) : id_bytes)));
+        head + (shared ? (uint64_t)r->n * sizeof(ps_rows_offsets) : id_bytes)));
     ps_rows_pull_write(body->bytes, how, r->counts, (uint32_t)r->n);
     body->shared = shared ? id_bytes : 0;
     t->answers.of[shard].shared = shared ? floats * sizeof(float) : 0;
@@ -722,11 +722,11 @@ static ps_err rows_write_load(ps_row_client *r, uint32_t shard, const rows_given
                               ps_rows_load load)
 {
     ps_exchange_body *body = &r->requests.of[shard];
-    const uint64_t salt = ps_row_place_salt(r->specs[load.table].number);
+    const uint64_t salt = ps_row_hash_salt(r->specs[load.table].number);
     load.n = 0;
     for (uint64_t i = 0; i < given->n; i++)
         load.n +=
-            ps_row_shard(ps_row_partition(ps_row_place(salt, (uint64_t)given->ids[i])),
+            ps_row_shard(ps_row_partition(ps_row_hash(salt, (uint64_t)given->ids[i])),
                          r->n_shards) == shard;
     PS_TRY(rows_body_room(&r->requests, shard, ps_rows_load_bytes(load.n, load.width)));
     ps_rows_load_write(body->bytes, &load);
@@ -735,7 +735,7 @@ static ps_err rows_write_load(ps_row_client *r, uint32_t shard, const rows_given
     ps_rows_age *to_ages = (ps_rows_age *)(uintptr_t)load.ages;
     float *to = (float *)(uintptr_t)load.values;
     for (uint64_t i = 0; i < given->n; i++) {
-        const uint64_t place = ps_row_place(salt, (uint64_t)given->ids[i]);
+        const uint64_t place = ps_row_hash(salt, (uint64_t)given->ids[i]);
         if (ps_row_shard(ps_row_partition(place), r->n_shards) != shard) continue;
         *to_ids++ = (uint64_t)given->ids[i];
         *to_ages++ = given->ages ? given->ages[i] : (ps_rows_age){0};

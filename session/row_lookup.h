@@ -34,7 +34,7 @@ typedef struct ps_row_part {
     int64_t *offsets;
     float *weights;
     float *rows, *grads;         // (batch.n_rows, dim); grads: what there is of them
-    ps_rows_place place;         // of the first row, where the ticket is in the arena
+    ps_rows_offsets at;          // of the first row, where the ticket is in the arena
     float *own_rows, *own_grads; // elsewhere
     uint64_t offsets_room, weights_room, rows_room, grads_room; // elements
     bool has;                                                   // a gradient

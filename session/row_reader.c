@@ -10,7 +10,7 @@
 #include "log.h"
 #include "mem.h"
 #include "reader_door.h"
-#include "row_place.h"
+#include "row_partition.h"
 #include "row_set.h"
 #include "rows_body.h"
 #include "wire_socket.h"
@@ -169,7 +169,7 @@ static int64_t reader_id(const ps_row_reader *r, uint32_t table, uint64_t i)
 
 static uint32_t reader_shard(const ps_row_reader *r, uint64_t salt, int64_t id)
 {
-    return ps_row_shard(ps_row_partition(ps_row_place(salt, (uint64_t)id)), r->n_shards);
+    return ps_row_shard(ps_row_partition(ps_row_hash(salt, (uint64_t)id)), r->n_shards);
 }
 
 /* Sorts the ids by shard: r->order, and at and most of the links. */
@@ -181,7 +181,7 @@ static ps_err reader_sort(ps_row_reader *r)
         r->links[s].most = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t t = 0; t < r->n_specs; t++) {
-            const uint64_t salt = ps_row_place_salt(t);
+            const uint64_t salt = ps_row_hash_salt(t);
             for (uint64_t i = r->starts[t]; i < r->starts[t + 1]; i++) {
                 reader_link *l = &r->links[reader_shard(r, salt, reader_id(r, t, i))];
                 if (pass == 1) r->order[l->most] = i;

@@ -286,7 +286,7 @@ static ps_err take_from_memory(ps_resume *r)
 /* The others have gone on. */
 static ps_err resume_take_place(ps_resume *r)
 {
-    const ps_coord_orders_place from = ps_member_place(r->o.member);
+    const ps_coord_orders_reentry from = ps_member_reentry(r->o.member);
     if (from.fragment >= (uint64_t)r->o.config->sync.fragments)
         return ps_err_set(PS_ERR_PROTOCOL, "the coordinator gave fragment %" PRIu64,
                           from.fragment);
@@ -294,13 +294,14 @@ static ps_err resume_take_place(ps_resume *r)
     r->run_dir = r->o.own_dir ? r->o.own_dir : r->o.cli->out;
     PS_TRY(
         ps_job_start_get(r->o.member, &r->start, ps_config_step_deadline(r->o.config)));
-    PS_TRY(ps_trainer_place_hear(r->o.member, &from, r->shape.table, &r->snapshot.trainer,
-                                 &r->place, ps_config_step_deadline(r->o.config)));
-    r->choice = (ps_survivors_choice){.source = -1, .generation = r->place.generation};
+    PS_TRY(ps_trainer_reentry_hear(r->o.member, &from, r->shape.table,
+                                   &r->snapshot.trainer, &r->reentry,
+                                   ps_config_step_deadline(r->o.config)));
+    r->choice = (ps_survivors_choice){.source = -1, .generation = r->reentry.generation};
     r->start.step = r->snapshot.trainer.step;
     r->start.back_at = from.push;
     r->start.back_fragment = from.fragment;
-    r->start.buffer_pieces = r->place.buffer_pieces;
+    r->start.buffer_pieces = r->reentry.buffer_pieces;
     ps_tell("back", "{}");
     PS_INFO("back", "step=%" PRIu64 " note=\"the others have gone on\"", r->start.step);
     return PS_OK;
@@ -313,7 +314,7 @@ ps_err ps_resume_init(ps_resume *r, const ps_resume_options *options,
     r->shape = ps_snapshot_shape_of(options->config, options->table, optimizer,
                                     options->world_size);
     r->arrays = &r->snapshot;
-    if (options->member && ps_member_place(options->member).push > 0)
+    if (options->member && ps_member_reentry(options->member).push > 0)
         return resume_take_place(r);
     // What is in memory is as new as what is on the disk, which may be slow.
     if (!ps_checkpointer_newest(options->checkpointer)) PS_TRY(choose_run_dir(r));
@@ -327,7 +328,7 @@ void ps_resume_fini(ps_resume *r)
 {
     ps_snapshot_fini(&r->snapshot);
     ps_snapshot_fini(&r->moved);
-    ps_trainer_place_fini(&r->place);
+    ps_trainer_reentry_fini(&r->reentry);
 }
 
 /* ---- telling the others ---- */
@@ -378,7 +379,7 @@ static void set_sampler(const ps_resume *r, ps_sampler_options *sampler)
 {
     const ps_trainer_snapshot *s = &r->snapshot.trainer;
     sampler->start = (ps_sampler_start){0};
-    if (r->goes_on && !ps_trainer_places_are_own(r->o.config))
+    if (r->goes_on && !ps_trainer_reentrys_are_own(r->o.config))
         sampler->start = (ps_sampler_start){(uint64_t)s->epoch, s->position};
     if (r->goes_on && ps_config_balances(r->o.config)) take_batches(r, sampler);
 }
@@ -392,7 +393,7 @@ static ps_err resume_tell(ps_resume *r, ps_sampler_options *sampler)
     // At their own pace workers keep their places in the epoch themselves.
     r->start.total_steps = ps_trainer_total_steps(
         r->o.config, sampler, r->o.accumulate,
-        ps_trainer_places_are_own(r->o.config) ? 0 : r->start.step);
+        ps_trainer_reentrys_are_own(r->o.config) ? 0 : r->start.step);
     r->start.rule_bytes = r->goes_on ? x->rule_bytes : 0;
     memcpy(r->start.rule, x->rule, r->start.rule_bytes);
     if (!r->o.member) return PS_OK;
@@ -485,7 +486,7 @@ ps_err ps_resume_metrics(const ps_resume *r, const ps_run_dir *dir, ps_metrics *
 void ps_resume_weights(const ps_resume *r, float *params, void *buffers)
 {
     const size_t bytes = r->shape.table->buffer_bytes;
-    if (r->place.buffers) memcpy(buffers, r->place.buffers, bytes);
+    if (r->reentry.buffers) memcpy(buffers, r->reentry.buffers, bytes);
     if (!r->goes_on || r->o.rank != 0 || r->start.back_at > 0) return;
     memcpy(params, r->arrays->params, r->shape.table->arena_count * sizeof *params);
     memcpy(buffers, r->arrays->buffers, bytes);

@@ -11,7 +11,7 @@
 #include "run_dir.h"
 #include "sampler.h"
 #include "survivors.h"
-#include "trainer_place.h"
+#include "trainer_reentry.h"
 
 typedef struct ps_resume_options { // borrowed for its life
     const ps_config *config;
@@ -46,7 +46,7 @@ typedef struct ps_resume {
     const ps_snapshot *arrays;  // the arrays are of this one, except the ranks' own
     ps_exchange_state exchange; // borrows from both
     ps_job_start start;
-    ps_trainer_place place; // where start.back_at is above 0
+    ps_trainer_reentry reentry; // where start.back_at is above 0
 } ps_resume;
 
 /* All ranks. Looks for the checkpoint that --resume names; where processes join again,

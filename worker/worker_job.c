@@ -210,7 +210,7 @@ static ps_err worker_job_find_start(job *j)
                                        .made = j->result.steps};
     PS_TRY(ps_resume_init(&j->resume, &options, ps_session_optimizer(j->session)));
     const int had = j->resume.snapshot.trainer.n_ranks;
-    if (j->resume.goes_on && ps_trainer_places_are_own(j->config) &&
+    if (j->resume.goes_on && ps_trainer_reentrys_are_own(j->config) &&
         had != j->sampler.world_size)
         return ps_err_set(
             PS_ERR_CONFIG,
@@ -418,7 +418,7 @@ static ps_err make_trainer(job *j)
                                             .rows = j->rows};
     PS_TRY(ps_evaluator_init(&j->evaluator, &evaluator));
     const ps_resume *r = &j->resume;
-    const ps_trainer_place *place = r->start.back_at > 0 ? &r->place : NULL;
+    const ps_trainer_reentry *reentry = r->start.back_at > 0 ? &r->reentry : NULL;
     const ps_trainer_options options = {.config = j->config,
                                         .spec = &j->spec,
                                         .train = &j->data.train,
@@ -432,7 +432,7 @@ static ps_err make_trainer(job *j)
                                         .rows = j->rows,
                                         .start = r->goes_on ? &r->snapshot.trainer : NULL,
                                         .generation = j->generation,
-                                        .place = place,
+                                        .reentry = reentry,
                                         .checkpointer = j->checkpointer,
                                         .run_dir = j->rank == 0 ? &j->run_dir : NULL,
                                         .metrics = &j->metrics,

@@ -8,7 +8,7 @@
 #include "codec.h"
 #include "codec_block.h"
 #include "codec_math.h"
-#include "row_place.h"
+#include "row_partition.h"
 
 enum {
     HALF_TOP = 14,       // the largest half of a block has this exponent
@@ -113,7 +113,7 @@ static ps_codec_how row_codec_how(uint64_t salt, const uint64_t *ids, uint64_t i
                                   uint64_t key)
 {
     return (ps_codec_how){.nearest = !ids,
-                          .key = ids ? (uint32_t)(key ^ ps_row_place(salt, ids[i])) : 0};
+                          .key = ids ? (uint32_t)(key ^ ps_row_hash(salt, ids[i])) : 0};
 }
 
 /* The elements of the block at `at` of a row. */
@@ -130,7 +130,7 @@ PS_PER_LEVEL(void, ps_row_codec_encode,
              (spec, n, ids, key, rows))
 {
     const ps_codec_block *b = row_codec_block(spec);
-    const uint64_t salt = ps_row_place_salt(spec->number);
+    const uint64_t salt = ps_row_hash_salt(spec->number);
     _Alignas(64) float v[PS_CODEC_MAX_BLOCK];
     uint8_t *to = (uint8_t *)rows;
     if (!b) return;
@@ -153,7 +153,7 @@ PS_PER_LEVEL(void, ps_row_codec_round,
              (spec, n, ids, key, rows))
 {
     const ps_codec_block *b = row_codec_block(spec);
-    const uint64_t salt = ps_row_place_salt(spec->number);
+    const uint64_t salt = ps_row_hash_salt(spec->number);
     _Alignas(64) uint8_t coded[sizeof(float) * PS_CODEC_MAX_BLOCK];
     if (!b) return;
     for (uint64_t i = 0; i < n; i++) {

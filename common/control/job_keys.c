@@ -32,7 +32,7 @@ ps_job_key ps_job_key_buffers(uint64_t n)
     return job_key("buffers/%" PRIu64, n);
 }
 
-ps_job_key ps_job_key_place(uint64_t stretch)
+ps_job_key ps_job_key_reentry(uint64_t stretch)
 {
     return job_key("job/place/%" PRIu64, stretch);
 }

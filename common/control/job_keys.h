@@ -9,7 +9,7 @@
  *   policy/<n>            sync_codec.h: the n-th rest                  the coordinator
  *   policy/<n>/<k>        its k-th further piece of the record           the coordinator
  *   job/trainer           JSON, the step loop's state where a job goes on     worker 0
- *   job/place/<n>         after n rests (trainer_place.h)                     worker 0
+ *   job/place/<n>         after n rests (trainer_reentry.h)                     worker 0
  *   job/data              JSON: what tells its data from others'              worker 0
  *   file/folder           where worker 0 writes                               worker 0
  *   file/init             the file of first weights, or nothing               worker 0
@@ -60,7 +60,7 @@ ps_job_key ps_job_key_shm(ps_role role, int rank);
 ps_job_key ps_job_key_rows(int server);
 ps_job_key ps_job_key_stats(int server);
 ps_job_key ps_job_key_buffers(uint64_t n);
-ps_job_key ps_job_key_place(uint64_t stretch);
+ps_job_key ps_job_key_reentry(uint64_t stretch);
 ps_job_key ps_job_key_rest(uint64_t n);
 /* k: from 1 on. */
 ps_job_key ps_job_key_rest_piece(uint64_t n, uint32_t k);

@@ -70,7 +70,7 @@ void ps_sync_fragments_lose(ps_sync_fragments *f, uint32_t rank)
 {
     const uint32_t before = (f->next[rank] + f->n - 1) % f->n;
     const ps_sync_worker *w = &f->parts[before].workers[rank];
-    if (w->place != PS_SYNC_COMPUTES && !w->is_new) f->next[rank] = before;
+    if (w->phase != PS_SYNC_COMPUTES && !w->is_new) f->next[rank] = before;
     for (uint32_t i = 0; i < f->n; i++)
         ps_sync_lose(&f->parts[i], rank);
 }

@@ -53,7 +53,7 @@ void ps_sync_begin_stretch(ps_sync *s)
     for (uint32_t r = 0; r < n; r++) {
         s->workers[r].clock = 0;
         s->workers[r].base = s->version;
-        s->workers[r].place = PS_SYNC_COMPUTES;
+        s->workers[r].phase = PS_SYNC_COMPUTES;
     }
 }
 
@@ -89,10 +89,10 @@ void ps_sync_fini(ps_sync *s)
 
 ps_err ps_sync_push(ps_sync *s, uint32_t rank)
 {
-    if (rank >= s->rules.n_workers || s->workers[rank].place != PS_SYNC_COMPUTES)
+    if (rank >= s->rules.n_workers || s->workers[rank].phase != PS_SYNC_COMPUTES)
         return ps_err_set(PS_ERR_PROTOCOL, "a push of worker %u, which has no weights",
                           rank);
-    s->workers[rank].place = PS_SYNC_GIVEN;
+    s->workers[rank].phase = PS_SYNC_GIVEN;
     s->workers[rank].clock++;
     s->n_computing--;
     return PS_OK;
@@ -107,8 +107,8 @@ bool ps_sync_may_lose(const ps_sync *s, uint32_t rank)
 void ps_sync_lose(ps_sync *s, uint32_t rank)
 {
     ps_sync_worker *w = &s->workers[rank];
-    s->n_computing += w->place != PS_SYNC_COMPUTES;
-    w->place = PS_SYNC_COMPUTES;
+    s->n_computing += w->phase != PS_SYNC_COMPUTES;
+    w->phase = PS_SYNC_COMPUTES;
     w->is_new = true;
 }
 
@@ -132,7 +132,7 @@ static bool is_late(const ps_sync *s, const ps_sync_worker *w)
 
 static bool may_count(const ps_sync *s, const ps_sync_worker *w)
 {
-    return w->place == PS_SYNC_GIVEN && !w->is_new && (!is_late(s, w) || s->rules.add);
+    return w->phase == PS_SYNC_GIVEN && !w->is_new && (!is_late(s, w) || s->rules.add);
 }
 
 static bool policy_take_all(ps_sync *s)
@@ -183,7 +183,7 @@ static bool decide_backup(ps_sync *s)
         return applies;
     for (uint32_t r = 0; r < o->n_workers; r++) {
         ps_sync_worker *w = &s->workers[r];
-        const bool dropped = w->place == PS_SYNC_GIVEN &&
+        const bool dropped = w->phase == PS_SYNC_GIVEN &&
                              (w->is_new || (ends && !full) || (is_late(s, w) && !o->add));
         w->answered = w->taken || dropped;
     }
@@ -197,7 +197,7 @@ static ps_sync_worker *next_to_go_on(ps_sync *s, uint64_t slowest)
     ps_sync_worker *best = NULL;
     for (uint32_t r = 0; r < o->n_workers; r++) {
         ps_sync_worker *w = &s->workers[r];
-        if (w->place == PS_SYNC_COMPUTES || w->answered) continue;
+        if (w->phase == PS_SYNC_COMPUTES || w->answered) continue;
         if (o->kind == PS_POLICY_SSP && w->clock - slowest > o->staleness) continue;
         if (!best || w->clock < best->clock) best = w;
     }
@@ -279,7 +279,7 @@ static void count_push(ps_sync *s, ps_sync_worker *w)
     s->histogram[staleness < PS_SYNC_BINS ? staleness : PS_SYNC_BINS - 1]++;
     s->counted++;
     w->counted++;
-    w->place = PS_SYNC_APPLIED;
+    w->phase = PS_SYNC_APPLIED;
 }
 
 static void policy_carry_out(ps_sync *s, const ps_sync_order *order)
@@ -291,9 +291,9 @@ static void policy_carry_out(ps_sync *s, const ps_sync_order *order)
     for (uint32_t i = 0; i < order->n; i++) {
         ps_sync_worker *w = &s->workers[order->entries[i].rank];
         if (!order->entries[i].answered) continue;
-        w->dropped += w->place == PS_SYNC_GIVEN && !w->is_new;
+        w->dropped += w->phase == PS_SYNC_GIVEN && !w->is_new;
         w->is_new = false;
-        w->place = PS_SYNC_COMPUTES;
+        w->phase = PS_SYNC_COMPUTES;
         w->base = s->version;
         s->n_computing++;
     }
@@ -359,8 +359,8 @@ static ps_err can_follow(const ps_sync *s, const char *line, bool *yes)
     for (uint32_t r = 0; r < s->rules.n_workers; r++) {
         const ps_sync_worker *w = &s->workers[r];
         if (!w->taken && !w->answered) continue;
-        if (w->taken && w->place == PS_SYNC_APPLIED) return bad_line(line);
-        *yes = *yes && w->place != PS_SYNC_COMPUTES;
+        if (w->taken && w->phase == PS_SYNC_APPLIED) return bad_line(line);
+        *yes = *yes && w->phase != PS_SYNC_COMPUTES;
     }
     return PS_OK;
 }

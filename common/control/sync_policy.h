@@ -71,14 +71,14 @@ typedef struct ps_sync_rules {
     const char *script;    // lines to repeat first, borrowed; NULL: none
 } ps_sync_rules;
 
-typedef enum ps_sync_place {
+typedef enum ps_sync_phase {
     PS_SYNC_COMPUTES, // has weights, has not pushed
     PS_SYNC_GIVEN,    // its push is in
     PS_SYNC_APPLIED   // and was applied; it waits for weights
-} ps_sync_place;
+} ps_sync_phase;
 
 typedef struct ps_sync_worker {
-    ps_sync_place place;
+    ps_sync_phase phase;
     uint64_t batch;            // samples of its pushes
     uint64_t clock;            // pushes in this stretch
     uint64_t base;             // the version that it computes or has computed on

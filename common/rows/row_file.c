@@ -122,7 +122,7 @@ static uint32_t writer_crc(row_writer *w)
 
 static uint64_t writer_place(const row_writer *w, uint64_t id)
 {
-    return ps_row_place(w->table->salt, id);
+    return ps_row_hash(w->table->salt, id);
 }
 
 static int dropped_compare(const void *a, const void *b, void *writer)
@@ -439,7 +439,7 @@ static bool part_ids_fit(const ps_row_table *table, uint32_t number, const uint6
 {
     for (uint32_t i = 0; i < n; i++) {
         if (i > 0 && ids[i] <= ids[i - 1]) return false;
-        if (ps_row_partition(ps_row_place(table->salt, ids[i])) != number) return false;
+        if (ps_row_partition(ps_row_hash(table->salt, ids[i])) != number) return false;
     }
     return true;
 }

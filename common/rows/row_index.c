@@ -216,7 +216,7 @@ ps_row_cursor ps_row_cursor_at(const ps_row_index *index, uint32_t first, uint32
 
 static bool cursor_wants(const ps_row_index *index, const ps_row_cursor *c, uint64_t id)
 {
-    const uint32_t partition = ps_row_partition(ps_row_place(index->salt, id));
+    const uint32_t partition = ps_row_partition(ps_row_hash(index->salt, id));
     return partition >= c->first && partition < c->end;
 }
 

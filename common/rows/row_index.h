@@ -15,7 +15,7 @@
 #include <stddef.h>
 
 #include "row_memory.h"
-#include "row_place.h"
+#include "row_partition.h"
 
 typedef struct ps_row_entry {
     uint64_t id;
@@ -50,14 +50,14 @@ typedef struct ps_row_index {
     uint32_t counts[PS_ROW_PARTITIONS]; // entries of each partition
 } ps_row_index;
 
-/* salt: ps_row_place_salt of the table. NOMEM. */
+/* salt: ps_row_hash_salt of the table. NOMEM. */
 ps_err ps_row_index_init(ps_row_index *index, uint64_t salt, ps_row_key key,
                          ps_row_memory *memory);
 void ps_row_index_fini(ps_row_index *index); // safe on a zeroed one
 
 static inline uint64_t ps_row_index_hash(const ps_row_index *index, uint64_t id)
 {
-    const uint64_t place = ps_row_place(index->salt, id);
+    const uint64_t place = ps_row_hash(index->salt, id);
     const uint64_t partition = UINT64_MAX << (64 - PS_ROW_PARTITION_BITS);
     return (place & partition) |
            (ps_row_keyed(index->key, place) >> PS_ROW_PARTITION_BITS);

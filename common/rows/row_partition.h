@@ -1,8 +1,8 @@
 /* Where a row lives. A table has PS_ROW_PARTITIONS partitions; a shard owns a range of
  * them. Both are functions of (table, id) alone, so that any process can compute them,
  * and a checkpoint can be read by another number of shards. */
-#ifndef PS_ROW_PLACE_H
-#define PS_ROW_PLACE_H
+#ifndef PS_ROW_PARTITION_H
+#define PS_ROW_PARTITION_H
 
 #include <stdint.h>
 
@@ -17,14 +17,14 @@ static inline uint64_t ps_row_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* What ps_row_place wants of a table: computed once. */
-static inline uint64_t ps_row_place_salt(uint32_t table)
+/* What ps_row_hash wants of a table: computed once. */
+static inline uint64_t ps_row_hash_salt(uint32_t table)
 {
     return ps_row_mix(table + 0x9e3779b97f4a7c15u);
 }
 
 /* The place of an id: its top bits are the partition. */
-static inline uint64_t ps_row_place(uint64_t salt, uint64_t id)
+static inline uint64_t ps_row_hash(uint64_t salt, uint64_t id)
 {
     return ps_row_mix(id ^ salt);
 }

@@ -156,7 +156,7 @@ static void batch_order(ps_row_batch *batch, uint64_t salt, uint32_t n_shards)
     uint32_t *begin = batch->begin;
     memset(begin, 0, (n_shards + 1) * sizeof *begin);
     for (uint32_t i = 0; i < set->n; i++) {
-        const uint64_t place = ps_row_place(salt, set->ids[i]);
+        const uint64_t place = ps_row_hash(salt, set->ids[i]);
         batch->place[i] = ps_row_shard(ps_row_partition(place), n_shards);
         begin[batch->place[i] + 1]++;
     }
@@ -183,7 +183,7 @@ ps_err ps_row_batch_split(ps_row_batch *batch, uint32_t table, uint32_t n_shards
     PS_TRY(ps_row_room(&batch->ids, &batch->ids_room, n_rows, sizeof *batch->ids));
     PS_TRY(ps_row_room(&batch->place, &batch->place_room, (uint64_t)n_rows + 1,
                        sizeof *batch->place));
-    batch_order(batch, ps_row_place_salt(table), n_shards);
+    batch_order(batch, ps_row_hash_salt(table), n_shards);
     batch->place[n_rows] = PS_ROW_PADDING;
     batch->n_rows = n_rows;
     if (n_shards > 1)

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "err.h"
-#include "row_place.h"
+#include "row_partition.h"
 
 typedef struct ps_row_set {
     ps_row_key key;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "hash.h"
-#include "row_place.h"
+#include "row_partition.h"
 
 const ps_word ps_row_optimizer_words[] = {{"sgd", PS_ROW_SGD},
                                           {"adagrad", PS_ROW_ADAGRAD},

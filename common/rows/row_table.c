@@ -63,7 +63,7 @@ ps_err ps_row_table_init(ps_row_table *table, const ps_row_spec *spec, ps_row_ke
 {
     *table = (ps_row_table){.spec = *spec,
                             .key = key,
-                            .salt = ps_row_place_salt(spec->number),
+                            .salt = ps_row_hash_salt(spec->number),
                             .first_partition = first,
                             .end_partition = end,
                             .partition_rows = UINT32_MAX,
@@ -93,7 +93,7 @@ void ps_row_table_fini(ps_row_table *table)
 
 static uint32_t table_partition(const ps_row_table *table, uint64_t id)
 {
-    return ps_row_partition(ps_row_place(table->salt, id));
+    return ps_row_partition(ps_row_hash(table->salt, id));
 }
 
 bool ps_row_table_owns(const ps_row_table *table, uint64_t id)

@@ -85,7 +85,7 @@ typedef struct ps_row_drop {
 typedef struct ps_row_table {
     ps_row_spec spec;
     ps_row_key key;
-    uint64_t salt; // of ps_row_place
+    uint64_t salt; // of ps_row_hash
     ps_row_index index;
     ps_row_slab slab, cold; // in memory; in the file, where memory has no room
     ps_row_undo undo;

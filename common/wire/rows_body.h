@@ -1,6 +1,6 @@
 /* The bodies of the messages of rows (wire.h). All numbers are little-endian; parts begin
  * at multiples of 8 bytes. T: the job's tables; a shard gets ids of its own partitions
- * alone (row_place.h).
+ * alone (row_partition.h).
  *
  *   PULL_ROWS  how u32 (PS_ROWS_...), 0 u32; ids of each table (T u32); the ids, table
  *              after table; or, shared: of each table where they are, where the rows go
@@ -78,9 +78,9 @@ static inline uint64_t ps_rows_aligned(uint64_t bytes)
 }
 
 /* Of a table in the arena: bytes from its start. */
-typedef struct ps_rows_place {
+typedef struct ps_rows_offsets {
     uint64_t ids, rows, grads;
-} ps_rows_place;
+} ps_rows_offsets;
 
 /* How rows are pulled. */
 enum {
@@ -91,10 +91,10 @@ enum {
 
 typedef struct ps_rows_pull { // parts of the body
     bool trains, ahead;
-    const uint32_t *counts;      // (T)
-    const uint64_t *ids;         // (n); NULL: they are at places
-    const ps_rows_place *places; // (T)
-    uint64_t n;                  // of all tables
+    const uint32_t *counts;        // (T)
+    const uint64_t *ids;           // (n); NULL: they are at places
+    const ps_rows_offsets *places; // (T)
+    uint64_t n;                    // of all tables
 } ps_rows_pull;
 
 /* The ids of a table, where ids is not NULL. */

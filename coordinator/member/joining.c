@@ -275,10 +275,10 @@ static ps_err on_welcome(ps_joining *j, const ps_control *c)
         return err;
     }
     j->rank = (int)c->welcome.rank;
-    j->place = (ps_coord_orders_place){.push = c->welcome.push,
-                                       .stretch = c->welcome.stretch,
-                                       .made = c->welcome.made,
-                                       .fragment = c->welcome.fragment};
+    j->reentry = (ps_coord_orders_reentry){.push = c->welcome.push,
+                                           .stretch = c->welcome.stretch,
+                                           .made = c->welcome.made,
+                                           .fragment = c->welcome.fragment};
     j->roster.nonce = c->nonce;
     j->roster.epoch = (uint32_t)c->welcome.epoch;
     j->joined = true;

@@ -43,7 +43,7 @@ typedef struct ps_joining {
     ps_curve curve;      // of this process
     // The result:
     int rank;
-    ps_coord_orders_place place; // push 0: it is in the job from the start
+    ps_coord_orders_reentry reentry; // push 0: it is in the job from the start
     ps_roster roster;
     ps_secret secret;                           // this process's own
     char address[PS_ADDRESS_MAX];               // this process's, on the network chosen
@@ -63,7 +63,7 @@ typedef struct ps_joining {
     char waiting_for[PS_CONTROL_TEXT_MAX]; // the members that have not joined
     bool refused_for_now;                  // it asks again soon
     bool is_over; // the job of the coordinator that answered last
-    int refusals;                          // of that kind
+    int refusals; // of that kind
     char refusal[PS_CONTROL_TEXT_MAX];
 } ps_joining;
 

@@ -217,9 +217,9 @@ const ps_curve *ps_member_curve(const ps_member *m)
     return &m->joined.curve;
 }
 
-ps_coord_orders_place ps_member_place(const ps_member *m)
+ps_coord_orders_reentry ps_member_reentry(const ps_member *m)
 {
-    return m->joined.place;
+    return m->joined.reentry;
 }
 
 uint64_t ps_member_silence_ms(const ps_member *m)

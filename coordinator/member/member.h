@@ -28,7 +28,7 @@ ps_err ps_member_join(const ps_member_options *options, ps_member **out);
 int ps_member_rank(const ps_member *m);
 /* Of a worker: whether it takes the place of a dead one while the others go on, and where
  * it begins (push above 0). */
-ps_coord_orders_place ps_member_place(const ps_member *m);
+ps_coord_orders_reentry ps_member_reentry(const ps_member *m);
 /* The snapshot of this member's epoch; borrowed, and constant as long as the member
  * lives. */
 const ps_roster *ps_member_roster(const ps_member *m);

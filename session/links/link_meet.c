@@ -12,14 +12,14 @@
 
 enum { ARENA_BYTES = 64, LOOK_US = 200 };
 
-static ps_deadline meet_deadline(const ps_link_place *p)
+static ps_deadline meet_deadline(const ps_link_ground *p)
 {
     return ps_deadline_in_ms(p->o->join_timeout_ms);
 }
 
 /* ---- shared memory ---- */
 
-static void count_here(ps_link_place *p)
+static void count_here(ps_link_ground *p)
 {
     const ps_roster *roster = ps_member_roster(p->o->member);
     const ps_roster_entry *own = &roster->workers[p->o->rank];
@@ -31,7 +31,7 @@ static void count_here(ps_link_place *p)
     }
 }
 
-static ps_err meet_open_door(ps_link_place *p)
+static ps_err meet_open_door(ps_link_ground *p)
 {
     const ps_roster *roster = ps_member_roster(p->o->member);
     PS_TRY(ps_shared_mem_init(&p->arena, ARENA_BYTES, "links"));
@@ -43,7 +43,7 @@ static ps_err meet_open_door(ps_link_place *p)
 }
 
 /* Waits until the other has handed in its board here. */
-static ps_err await_board(const ps_link_place *p, int rank, ps_link_board **out)
+static ps_err await_board(const ps_link_ground *p, int rank, ps_link_board **out)
 {
     const struct timespec look = {.tv_nsec = LOOK_US * 1000};
     const ps_deadline deadline = meet_deadline(p);
@@ -58,7 +58,7 @@ static ps_err await_board(const ps_link_place *p, int rank, ps_link_board **out)
     return PS_OK;
 }
 
-static ps_err meet_by_memory(ps_link_place *p, int rank, ps_link **link)
+static ps_err meet_by_memory(ps_link_ground *p, int rank, ps_link **link)
 {
     const ps_job_key key = ps_job_key_link(rank, true);
     int wake = -1;
@@ -83,7 +83,7 @@ static ps_err meet_by_memory(ps_link_place *p, int rank, ps_link **link)
 
 /* ---- between hosts ---- */
 
-static ps_err meet_open_net(ps_link_place *p)
+static ps_err meet_open_net(ps_link_ground *p)
 {
     const ps_links_options *o = p->o;
     const ps_link_net_options net = {.rank = o->rank,
@@ -97,7 +97,7 @@ static ps_err meet_open_net(ps_link_place *p)
 
 /* ---- all ---- */
 
-static ps_err put_addresses(const ps_link_place *p)
+static ps_err put_addresses(const ps_link_ground *p)
 {
     char net[PS_ENDPOINT_MAX + PS_SECRET_BYTES];
     const char *door = p->door ? ps_shm_door_name(p->door) : "";
@@ -114,7 +114,7 @@ static ps_err put_addresses(const ps_link_place *p)
     return ps_member_put(p->o->member, tcp.text, net, n, meet_deadline(p));
 }
 
-static ps_err meet_by_net(ps_link_place *p, int rank, ps_link **link)
+static ps_err meet_by_net(ps_link_ground *p, int rank, ps_link **link)
 {
     const ps_job_key key = ps_job_key_link(rank, false);
     char endpoint[PS_ENDPOINT_MAX] = "";
@@ -133,16 +133,16 @@ static ps_err meet_by_net(ps_link_place *p, int rank, ps_link **link)
                                    "exchange.shm");
 }
 
-static ps_err meet_worker(ps_link_place *p, int rank, ps_link **link)
+static ps_err meet_worker(ps_link_ground *p, int rank, ps_link **link)
 {
     if (p->here[rank] < 0) return meet_by_net(p, rank, link);
     return meet_by_memory(p, rank, link);
 }
 
-ps_err ps_link_meet(ps_link_place *p, const ps_links_options *o, const ps_event *wake,
+ps_err ps_link_meet(ps_link_ground *p, const ps_links_options *o, const ps_event *wake,
                     ps_link **links)
 {
-    *p = (ps_link_place){.o = o, .wake_fd = ps_event_fd(wake)};
+    *p = (ps_link_ground){.o = o, .wake_fd = ps_event_fd(wake)};
     PS_TRY(PS_NEW(&p->here, (size_t)o->world_size, "links"));
     count_here(p);
     if (p->n_here > 1) PS_TRY(meet_open_door(p));
@@ -158,12 +158,12 @@ ps_err ps_link_meet(ps_link_place *p, const ps_links_options *o, const ps_event 
     return ps_member_barrier(o->member, "links", meet_deadline(p));
 }
 
-void ps_link_place_fini(ps_link_place *p)
+void ps_link_ground_fini(ps_link_ground *p)
 {
     ps_link_net_destroy(&p->net);
     ps_shm_door_destroy(&p->door);
     ps_shared_mem_fini(&p->board);
     ps_shared_mem_fini(&p->arena);
     free(p->here);
-    *p = (ps_link_place){0};
+    *p = (ps_link_ground){0};
 }

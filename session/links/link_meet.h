@@ -13,7 +13,7 @@
 #include "mem.h"
 
 /* What the links of a worker stand on. */
-typedef struct ps_link_place {
+typedef struct ps_link_ground {
     const ps_links_options *o; // borrowed
     int wake_fd;               // wakes the thread; borrowed
     int *here;                 // (world_size) place among the workers of this host; -1
@@ -21,12 +21,12 @@ typedef struct ps_link_place {
     struct ps_shm_door *door;
     ps_shared_mem board, arena; // arena: of nothing; a door is made for arenas
     ps_link_net *net;           // NULL: all workers share memory
-} ps_link_place;
+} ps_link_ground;
 
 /* links (world_size): one to each other worker. Every worker calls it at the same time.
  * fini in every case, after the links were destroyed. */
-ps_err ps_link_meet(ps_link_place *p, const ps_links_options *o, const ps_event *wake,
+ps_err ps_link_meet(ps_link_ground *p, const ps_links_options *o, const ps_event *wake,
                     ps_link **links);
-void ps_link_place_fini(ps_link_place *p);
+void ps_link_ground_fini(ps_link_ground *p);
 
 #endif

@@ -74,7 +74,7 @@ struct ps_transfer {
 
 struct ps_links {
     ps_links_options o;
-    ps_link_place place;
+    ps_link_ground ground;
     ps_event wake;
     _Atomic uint32_t lone_asleep, *asleep; // of this worker's board, where there is one
     ps_bell lone_bell, *bell;              // likewise
@@ -560,7 +560,7 @@ static bool links_turn(ps_links *l)
     bool moved = links_take_submitted(l);
     if (l->failed) return moved;
     ps_err err = links_say_bye(l);
-    if (err == PS_OK && l->place.net) err = ps_link_net_turn(l->place.net, &moved);
+    if (err == PS_OK && l->ground.net) err = ps_link_net_turn(l->ground.net, &moved);
     if (err == PS_OK) err = ps_traffic_turn(l->traffic, &moved);
     if (err != PS_OK) links_fail(l, err);
     return moved;
@@ -687,7 +687,7 @@ static void links_watch(ps_links *l, const ps_transfer *t, ps_deadline deadline)
 /* Whether it has to turn them: always between hosts. */
 static bool links_need_thread(const ps_links *l)
 {
-    return l->place.net || (!atomic_load(&l->watched) && links_are_busy(l));
+    return l->ground.net || (!atomic_load(&l->watched) && links_are_busy(l));
 }
 
 /* Until there is something for it. */
@@ -699,9 +699,9 @@ static void links_poll(ps_links *l, int ms)
         {.fd = ps_member_abort_fd(l->o.member), .events = ZMQ_POLLIN}};
     uint64_t expired = 0;
     int n = l->failed ? 2 : 3; // the abort is known
-    if (l->place.net && !l->failed) {
-        n += ps_link_net_items(l->place.net, items + n);
-        const int net_ms = ps_link_net_poll_ms(l->place.net);
+    if (l->ground.net && !l->failed) {
+        n += ps_link_net_items(l->ground.net, items + n);
+        const int net_ms = ps_link_net_poll_ms(l->ground.net);
         if (net_ms >= 0 && (ms < 0 || net_ms < ms)) ms = net_ms;
     }
     if (!links_release(l)) {
@@ -721,9 +721,9 @@ static void links_sleep(ps_links *l)
     ps_err err = l->failed ? PS_OK : ps_traffic_rest(l->traffic);
     atomic_store(l->asleep, needed);
     if (err == PS_OK && !(needed && links_turn(l)) && !atomic_load(&l->stop)) {
-        const bool judges = l->place.net ? l->active != NULL : needed;
+        const bool judges = l->ground.net ? l->active != NULL : needed;
         links_poll(l, judges ? SLEEP_MS : -1);
-        if (l->place.net && !l->failed) err = ps_link_net_mend(l->place.net);
+        if (l->ground.net && !l->failed) err = ps_link_net_mend(l->ground.net);
     }
     atomic_store(l->asleep, 0);
     if (err != PS_OK) links_fail(l, err);
@@ -813,12 +813,12 @@ static void transfer_alone(ps_transfer *t)
 /* Somebody takes what was submitted. The caller holds the lock, which is given up. */
 static void links_unlock_and_turn(ps_links *l)
 {
-    const bool turns = !l->place.net && !l->turning;
+    const bool turns = !l->ground.net && !l->turning;
     l->turning = l->turning || turns;
     pthread_mutex_unlock(&l->lock);
     if (turns)
         links_leave(l);
-    else if (l->place.net)
+    else if (l->ground.net)
         links_wake(l);
 }
 
@@ -863,7 +863,7 @@ ps_err ps_transfer_wait(ps_transfer *t, ps_deadline deadline, bool *done)
     if (t->alone) return PS_OK;
     pthread_mutex_lock(&l->lock);
     while (!t->done && !ps_deadline_passed(deadline)) {
-        if (l->place.net || atomic_load(&l->watched)) {
+        if (l->ground.net || atomic_load(&l->watched)) {
             ps_cond_wait(&l->over, &l->lock, deadline);
             continue;
         }
@@ -906,13 +906,13 @@ static ps_err links_start(ps_links *l)
                                       .unwanted = message_unwanted,
                                       .owner = l};
     PS_TRY(PS_NEW(&links, n, "links"));
-    ps_err err = ps_link_meet(&l->place, &l->o, &l->wake, links);
+    ps_err err = ps_link_meet(&l->ground, &l->o, &l->wake, links);
     if (err == PS_OK) err = ps_traffic_create(links, (int)n, &events, &l->traffic);
     for (size_t r = 0; r < n && !l->traffic; r++)
         if (links[r]) links[r]->ops->destroy(links[r]);
     free(links);
     if (err != PS_OK) return err;
-    ps_link_board *board = l->place.board.base;
+    ps_link_board *board = l->ground.board.base;
     l->asleep = board ? ps_link_board_asleep(board) : &l->lone_asleep;
     l->bell = board ? ps_link_board_bell(board) : &l->lone_bell;
     return ps_thread_start(&l->thread, "links", links_main, l);
@@ -938,7 +938,7 @@ ps_err ps_links_open(const ps_links_options *o, ps_links **out)
 
 bool ps_links_one_host(const ps_links *l)
 {
-    return !l->place.net;
+    return !l->ground.net;
 }
 
 void ps_links_close(ps_links **pointer)
@@ -949,7 +949,7 @@ void ps_links_close(ps_links **pointer)
     if (l->thread.runs) ps_event_set(&l->wake);
     ps_thread_join(&l->thread);
     ps_traffic_destroy(&l->traffic);
-    ps_link_place_fini(&l->place);
+    ps_link_ground_fini(&l->ground);
     ps_event_fini(&l->wake);
     if (l->timer >= 0) close(l->timer);
     pthread_mutex_destroy(&l->lock);

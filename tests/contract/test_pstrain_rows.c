@@ -2,7 +2,7 @@
  * are small whole numbers, so that all sums are exact and rows are closed forms. */
 #include "check.h"
 #include "pstrain_rig.h"
-#include "row_place.h"
+#include "row_partition.h"
 
 enum { STEPS = 5, DIM = 3, WIDE = 20000, N = 7, SHARED = 4 };
 
@@ -250,9 +250,9 @@ static int large_partition(rig_worker *w)
     enum { ROWS = 150, FIRST = 7 };
     static int64_t ids[ROWS];
     static float values[ROWS * WIDE];
-    const uint64_t salt = ps_row_place_salt(1);
+    const uint64_t salt = ps_row_hash_salt(1);
     for (int64_t n = 0, id = 0; n < ROWS; id++)
-        if (ps_row_partition(ps_row_place(salt, (uint64_t)id)) == FIRST) ids[n++] = id;
+        if (ps_row_partition(ps_row_hash(salt, (uint64_t)id)) == FIRST) ids[n++] = id;
     for (int i = 0; i < ROWS * WIDE; i++)
         values[i] = (float)i;
     RIG_TRY(open_rows(w, tables, 2));

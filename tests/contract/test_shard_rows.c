@@ -140,7 +140,7 @@ TEST(rows_of_the_next_step_that_stay)
 static rig_message shared_pull(uint64_t number, uint64_t step)
 {
     const uint32_t count = IDS;
-    const ps_rows_place place = {64, 128, 256};
+    const ps_rows_offsets place = {64, 128, 256};
     const size_t head = ps_rows_pull_head(1);
     rig_message m =
         rig_message_of(PS_MSG_PULL_ROWS, 1, number, step, head + sizeof place);

@@ -186,7 +186,7 @@ TEST(a_shard_without_a_fragment_misses_no_order)
     assert_true(ps_coord_orders_may_lose(o.orders, 1));
     // Worker 1 has pushed fragment 0; its place begins above both of its numbers.
     assert_ok(ps_coord_orders_lose(o.orders, 1));
-    assert_int_equal(ps_coord_orders_place_of(o.orders, 1).push, 2);
+    assert_int_equal(ps_coord_orders_reentry_of(o.orders, 1).push, 2);
     assert_ok(tell_fragment(&o, 0, 1, 0, 1, SHARDS)); // from its grave
     for (int shard = 0; shard < SHARDS; shard++)
         assert_ok(tell_fragment(&o, shard, 0, 0, 1, SHARDS));
@@ -236,7 +236,7 @@ TEST(a_worker_that_comes_back_begins_anew)
     assert_ok(ps_coord_orders_lose(o.orders, 1));
     for (int shard = 0; shard < SHARDS; shard++)
         assert_int_equal(o.n[shard], 2);
-    const ps_coord_orders_place place = ps_coord_orders_place_of(o.orders, 1);
+    const ps_coord_orders_reentry place = ps_coord_orders_reentry_of(o.orders, 1);
     assert_int_equal(o.last.back, place.push);
     assert_int_equal(o.last.n, 1);
     assert_int_equal(o.entries[0].rank, 1);

@@ -5,7 +5,7 @@
 
 typedef struct layer {
     ps_cpu_linear linear;
-    ps_cpu_linear_place place;
+    ps_cpu_linear_range place;
     float *x, *dy, *weight, *bias; // (n, in), (n, out), (out, in), (out)
     float *y[2], *dweight[2], *dbias[2];
 } layer;

@@ -40,7 +40,7 @@ static void check_index(const ps_row_index *index, const uint32_t *slots, uint32
         ps_row_cursor c = ps_row_cursor_at(index, p, p + 1);
         uint32_t in_partition = 0;
         for (const ps_row_entry *e; (e = ps_row_cursor_next(index, &c));) {
-            assert_int_equal(ps_row_partition(ps_row_place(index->salt, e->id)), p);
+            assert_int_equal(ps_row_partition(ps_row_hash(index->salt, e->id)), p);
             in_partition++;
         }
         assert_int_equal(in_partition, index->counts[p]);
@@ -62,7 +62,7 @@ TEST(an_index_grows_and_shrinks)
         memset(slots, 0, sizeof slots);
         drawn = seed << 32;
         ps_row_memory_init(&memory);
-        assert_ok(ps_row_index_init(&index, ps_row_place_salt(7),
+        assert_ok(ps_row_index_init(&index, ps_row_hash_salt(7),
                                     (ps_row_key){seed, ps_row_mix(seed)}, &memory));
         for (uint32_t k = 0; k < 5 * N_IDS; k++) {
             // at first most are added, later most are removed
@@ -103,7 +103,7 @@ TEST(one_partition_takes_all)
     ps_row_index index;
     uint32_t n = 0;
     ps_row_memory_init(&memory);
-    assert_ok(ps_row_index_init(&index, ps_row_place_salt(1), PS_ROW_KEY_PLAIN, &memory));
+    assert_ok(ps_row_index_init(&index, ps_row_hash_salt(1), PS_ROW_KEY_PLAIN, &memory));
     for (uint64_t id = 0; n < 8000; id++) {
         ps_row_entry *e;
         const uint64_t hash = ps_row_index_hash(&index, id);
@@ -141,7 +141,7 @@ TEST(a_batch_has_each_id_once)
     enum { LOOKUPS = 5000, SHARDS = 3 };
     static uint64_t ids[LOOKUPS];
     static bool used[LOOKUPS];
-    const uint64_t padding = id_of(3), salt = ps_row_place_salt(9);
+    const uint64_t padding = id_of(3), salt = ps_row_hash_salt(9);
     ps_row_batch b;
     ps_row_batch_init(&b);
     for (uint64_t n = 0; n <= LOOKUPS; n = n * 5 + 1) {
@@ -169,7 +169,7 @@ TEST(a_batch_has_each_id_once)
         for (uint32_t s = 0; s < SHARDS; s++)
             for (uint32_t k = b.begin[s]; k < b.begin[s + 1]; k++) {
                 assert_true(used[k]);
-                const uint32_t p = ps_row_partition(ps_row_place(salt, b.ids[k]));
+                const uint32_t p = ps_row_partition(ps_row_hash(salt, b.ids[k]));
                 assert_int_equal(ps_row_shard(p, SHARDS), s);
             }
     }

@@ -44,13 +44,13 @@ static uint32_t partitions[N_IDS]; // theirs
 /* Ids of any size, in the first partitions. */
 static void choose_ids(uint32_t n_partitions)
 {
-    const uint64_t salt = ps_row_place_salt(NUMBER);
+    const uint64_t salt = ps_row_hash_salt(NUMBER);
     uint64_t next = 0;
     for (uint32_t i = 0; i < N_IDS; i++) {
         do {
             all_ids[i] = next % 3 == 0 ? next : ps_row_mix(next);
             next++;
-            partitions[i] = ps_row_partition(ps_row_place(salt, all_ids[i]));
+            partitions[i] = ps_row_partition(ps_row_hash(salt, all_ids[i]));
         } while (partitions[i] >= n_partitions);
     }
 }

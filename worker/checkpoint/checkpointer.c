@@ -250,7 +250,7 @@ static double memory_period(const ps_checkpointer *c)
     return fmax(c->cost, c->holder_cost) / c->o.config->recovery.share;
 }
 
-ps_checkpoint_place ps_checkpointer_late(ps_checkpointer *c)
+ps_checkpoint_target ps_checkpointer_late(ps_checkpointer *c)
 {
     if (!c) return PS_CHECKPOINT_NOWHERE;
     const double minutes = c->o.config->checkpoint.minutes;
@@ -555,10 +555,10 @@ static void note_cost(ps_checkpointer *c, double seconds, bool first)
 }
 
 ps_err ps_checkpointer_take(ps_checkpointer *c, ps_trainer_snapshot *state,
-                            ps_checkpoint_place place, bool must, uint64_t begin_ns,
+                            ps_checkpoint_target target, bool must, uint64_t begin_ns,
                             bool *taken)
 {
-    const bool disk = place == PS_CHECKPOINT_DISK;
+    const bool disk = target == PS_CHECKPOINT_DISK;
     const bool is_free = c->rank != 0 || disk_is_free(c, must);
     if (c->points && c->rank == 0 && is_free)
         PS_TRY(checkpointer_keep_rows(c, state, disk));

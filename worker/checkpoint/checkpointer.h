@@ -69,11 +69,11 @@ void ps_checkpointer_forget_after(ps_checkpointer *c, uint64_t step);
 bool ps_checkpointer_has_written(ps_checkpointer *c);
 
 /* Where a checkpoint goes. One in memory serves processes that join again. */
-typedef enum ps_checkpoint_place {
+typedef enum ps_checkpoint_target {
     PS_CHECKPOINT_NOWHERE,
     PS_CHECKPOINT_MEMORY,
     PS_CHECKPOINT_DISK
-} ps_checkpoint_place;
+} ps_checkpoint_target;
 
 /* Whether a checkpoint is due by the step's number: a multiple of checkpoint.every is
  * above `before`, and not above the step. c NULL: never. */
@@ -81,7 +81,7 @@ bool ps_checkpointer_due(const ps_checkpointer *c, uint64_t before, uint64_t ste
 /* Rank 0: which checkpoint is due by time, if any: checkpoint.minutes have passed and the
  * disk is done with the one before, or the last one took less than recovery.share of the
  * time since then. The others learn it from rank 0. */
-ps_checkpoint_place ps_checkpointer_late(ps_checkpointer *c);
+ps_checkpoint_target ps_checkpointer_late(ps_checkpointer *c);
 /* Rank 0, when it has asked ps_checkpointer_late: the seconds until one in memory is due,
  * or the next one, where one is due now. INFINITY: none is. c NULL: none is. */
 double ps_checkpointer_seconds_left(const ps_checkpointer *c);
@@ -92,7 +92,7 @@ double ps_checkpointer_seconds_left(const ps_checkpointer *c);
  * before, waits for it instead of skipping this one. *taken: it was not skipped, on all
  * ranks alike. */
 ps_err ps_checkpointer_take(ps_checkpointer *c, ps_trainer_snapshot *state,
-                            ps_checkpoint_place place, bool must, uint64_t begin_ns,
+                            ps_checkpoint_target target, bool must, uint64_t begin_ns,
                             bool *taken);
 
 /* Whether an evaluation may make the step's checkpoint the best: it is taken before. */

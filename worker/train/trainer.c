@@ -339,7 +339,7 @@ ps_err ps_trainer_agree(ps_trainer *t, bool record, bool *stop)
     *stop = values[STOP] > 0;
     t->next_check = t->step + (uint64_t)values[FIRST_CHECK];
     t->next_records = t->step + (uint64_t)values[FIRST_RECORDS];
-    t->late = (ps_checkpoint_place)values[FIRST_LATE];
+    t->late = (ps_checkpoint_target)values[FIRST_LATE];
     agree_on_workers(t, (int)values[LEAVING], (int)values[FIRST_NEWCOMERS], leaves, stop);
     return write_notes(t, values + COMMON);
 }
@@ -430,7 +430,7 @@ void ps_trainer_fill_state(const ps_trainer *t, ps_trainer_snapshot *s)
 }
 
 /* All ranks, between two steps. */
-static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool must)
+static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_target target, bool must)
 {
     ps_trainer_snapshot state;
     bool taken = false;
@@ -444,12 +444,12 @@ static ps_err take_checkpoint(ps_trainer *t, ps_checkpoint_place place, bool mus
     ps_err err = ps_trainer_snapshot_init(&state, ps_session_world_size(t->o.session));
     if (err == PS_OK) {
         ps_trainer_fill_state(t, &state);
-        err = ps_checkpointer_take(t->o.checkpointer, &state, place, must, begin_ns,
+        err = ps_checkpointer_take(t->o.checkpointer, &state, target, must, begin_ns,
                                    &taken);
     }
     ps_trainer_snapshot_fini(&state);
     PS_FAULT_POINT("checkpoint.taken");
-    if (taken && place == PS_CHECKPOINT_DISK) t->kept = t->step;
+    if (taken && target == PS_CHECKPOINT_DISK) t->kept = t->step;
     t->late = PS_CHECKPOINT_NOWHERE;
     t->owed_seconds += ps_clock_seconds_since(begin_ns);
     ps_trace_add(PS_TRACE_CHECKPOINT, begin_ns, t->step);

@@ -19,7 +19,7 @@
 #include "run_dir.h"
 #include "session.h"
 #include "straggler_log.h"
-#include "trainer_place.h"
+#include "trainer_reentry.h"
 
 typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_config *config;
@@ -35,7 +35,7 @@ typedef struct ps_trainer_options { // all borrowed for the trainer's life
     const ps_trainer_snapshot *start; // where the job goes on; NULL: a new one
     uint64_t generation;              // survivors.h
     /* Of a worker that takes a dead one's place, beside `start`; NULL: it is none. */
-    const ps_trainer_place *place;
+    const ps_trainer_reentry *reentry;
     ps_checkpointer *checkpointer; // NULL: no checkpoints
     ps_run_dir *run_dir;           // rank 0's; NULL: writes nothing
     ps_metrics *metrics;           // not open: writes nothing
@@ -86,7 +86,7 @@ uint64_t ps_trainer_total_steps(const ps_config *config,
 
 /* Whether each worker keeps its own place in the epoch, so that a job goes on only with
  * as many as before, and its sampler begins whole epochs. */
-bool ps_trainer_places_are_own(const ps_config *config);
+bool ps_trainer_reentrys_are_own(const ps_config *config);
 
 ps_err ps_trainer_create(const ps_trainer_options *options, ps_trainer **out);
 void ps_trainer_destroy(ps_trainer **trainer);

@@ -222,7 +222,7 @@ const ps_trainer_pace_ops *ps_trainer_pace_of(const ps_config *c)
                                   : &pace_bsp;
 }
 
-bool ps_trainer_places_are_own(const ps_config *config)
+bool ps_trainer_reentrys_are_own(const ps_config *config)
 {
     return ps_trainer_pace_of(config) == &ps_trainer_pace_own;
 }

@@ -59,22 +59,22 @@ struct ps_trainer {
     ps_loader *loader;
     ps_loaded *next; // taken before its turn, for what is prefetched; NULL: none
     int64_t n_batches;
-    int64_t epochs;           // that total_steps begin
-    int64_t *global_n;        // (n_batches) samples of each micro-batch over all ranks
-    int64_t *own_n;           // (n_batches) of this rank
-    int64_t sized_for;        // the epoch of these sizes; -1: any whole one
-    int64_t max_batch;        // of this rank, in any epoch
-    int64_t position;         // samples of the epoch's permutation that have been seen
-    bool goes_on;             // in the first epoch of a job that goes on from a snapshot
-    double best;              // of the evaluations (trainer_quality)
-    double best_before;       // the best before that one
-    int64_t best_epoch;       // from 1; 0: there was none
-    ps_patience patience;     // as of the evaluations that training went on after
-    ps_plateau plateau;       // likewise
-    uint64_t kept;            // the step of the last checkpoint that this job has taken
-    int64_t metrics_bytes;    // of metrics.jsonl for the next one; 0: all that it has
-    ps_checkpoint_place late; // which one is due by time, as the ranks have agreed
-    uint64_t step;            // optimizer steps done
+    int64_t epochs;            // that total_steps begin
+    int64_t *global_n;         // (n_batches) samples of each micro-batch over all ranks
+    int64_t *own_n;            // (n_batches) of this rank
+    int64_t sized_for;         // the epoch of these sizes; -1: any whole one
+    int64_t max_batch;         // of this rank, in any epoch
+    int64_t position;          // samples of the epoch's permutation that have been seen
+    bool goes_on;              // in the first epoch of a job that goes on from a snapshot
+    double best;               // of the evaluations (trainer_quality)
+    double best_before;        // the best before that one
+    int64_t best_epoch;        // from 1; 0: there was none
+    ps_patience patience;      // as of the evaluations that training went on after
+    ps_plateau plateau;        // likewise
+    uint64_t kept;             // the step of the last checkpoint that this job has taken
+    int64_t metrics_bytes;     // of metrics.jsonl for the next one; 0: all that it has
+    ps_checkpoint_target late; // which one is due by time, as the ranks have agreed
+    uint64_t step;             // optimizer steps done
     int64_t epoch;
     uint64_t next_check;   // the step after which the ranks agree on whether to go on
     uint64_t next_records; // the first step whose record does not wait for others

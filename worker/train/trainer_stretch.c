@@ -99,7 +99,7 @@ static int64_t least_steps(const ps_trainer *t, int64_t made)
 /* Books a step of this rank. */
 static void trainer_rounds_book(ps_trainer *t, double seconds)
 {
-    const bool cold = t->clock == t->own->first_clock && !t->o.place;
+    const bool cold = t->clock == t->own->first_clock && !t->o.reentry;
     if (cold && rounds_probe(t) > 1) return;
     t->own->round_seconds += seconds;
     t->own->round_done++;
@@ -109,7 +109,7 @@ static void trainer_rounds_book(ps_trainer *t, double seconds)
  * all agree for the first time. */
 static bool trainer_rounds_are_new(const ps_trainer *t)
 {
-    return t->clock == t->own->first_clock + rounds_probe(t) && !t->o.place;
+    return t->clock == t->own->first_clock + rounds_probe(t) && !t->o.reentry;
 }
 
 /* As measured. A worker that has just come back may have made no step. */
@@ -197,8 +197,8 @@ static ps_err trainer_rounds_take(ps_trainer *t)
 {
     uint64_t samples[PS_MAX_RANKS];
     const int n = t->o.sampler->world_size;
-    if (!t->own->round_steps || !t->o.place->round_steps) return PS_OK;
-    memcpy(t->own->round_steps, t->o.place->round_steps,
+    if (!t->own->round_steps || !t->o.reentry->round_steps) return PS_OK;
+    memcpy(t->own->round_steps, t->o.reentry->round_steps,
            (size_t)n * sizeof *t->own->round_steps);
     const double weight = rounds_weigh(t, samples, n);
     ps_session_set_round(t->o.session, (uint64_t)t->own->round_steps[t->rank], weight);
@@ -256,7 +256,7 @@ static ps_sync_rules stretch_rules_of(const ps_trainer *t)
         .add = s->late == PS_LATE_ADD,
         .grace_ms = (uint64_t)s->grace_ms,
         .cuts = ps_config_quorum(t->o.config),
-        .come_back = ps_trainer_place_on(t->o.config, &t->o.spec->table),
+        .come_back = ps_trainer_reentry_on(t->o.config, &t->o.spec->table),
         .staleness = (uint64_t)s->staleness,
         .correction = s->correction,
         .delay_strength = s->delay_strength,
@@ -331,13 +331,13 @@ static void stretch_find_start(ps_trainer *t)
  * worker 0's place at the last rest, and the rounds since. */
 static ps_err stretch_take_place(ps_trainer *t)
 {
-    const ps_trainer_place *place = t->o.place;
+    const ps_trainer_reentry *reentry = t->o.reentry;
     const int64_t k = t->own->round_steps ? t->own->round_steps[t->rank]
                                           : t->o.config->sync.local_steps;
-    t->own->n_rests = place->stretch;
-    t->own->log_step = place->first;
-    t->kept = place->kept;
-    t->own->own_steps = (uint64_t)t->o.start->own_steps[0] + place->made * (uint64_t)k;
+    t->own->n_rests = reentry->stretch;
+    t->own->log_step = reentry->first;
+    t->kept = reentry->kept;
+    t->own->own_steps = (uint64_t)t->o.start->own_steps[0] + reentry->made * (uint64_t)k;
     t->own->asks = true;
     t->own->repeats = *t->o.config->sync.replay;
     return trainer_rounds_take(t);
@@ -363,9 +363,9 @@ static ps_err stretch_start(ps_trainer *t)
     if (t->step >= t->total_steps) return PS_OK;
     stretch_find_start(t);
     t->clock = t->own->log_step = t->step;
-    if (!t->o.place) t->clock += ps_local_steps_begun(t->o.config, t->step);
+    if (!t->o.reentry) t->clock += ps_local_steps_begun(t->o.config, t->step);
     t->own->first_clock = t->clock;
-    if (t->o.place) return stretch_take_place(t);
+    if (t->o.reentry) return stretch_take_place(t);
     if (t->rank == 0) stretch_warn(t);
     if (t->rank == 0) PS_TRY(put_rules(t));
     double repeats = t->rank == 0 && *t->o.config->sync.replay;
@@ -407,23 +407,23 @@ static ps_err tell_place(const ps_trainer *t)
     ps_trainer_snapshot now;
     ps_exchange_stats stats;
     const ps_tensor_table *table = &t->o.spec->table;
-    if (t->rank != 0 || !ps_trainer_place_on(t->o.config, table)) return PS_OK;
+    if (t->rank != 0 || !ps_trainer_reentry_on(t->o.config, table)) return PS_OK;
     PS_TRY(ps_program_fetch_buffers(t->program));
     ps_session_stats(t->o.session, &stats);
-    const ps_trainer_place place = {.stretch = t->own->n_rests,
-                                    .generation = t->o.generation,
-                                    .first = t->own->log_step,
-                                    .kept = t->kept,
-                                    .round_steps = t->own->round_steps,
-                                    .buffer_pieces = stats.buffer_pieces,
-                                    .buffers = ps_session_buffers(t->o.session)};
+    const ps_trainer_reentry reentry = {.stretch = t->own->n_rests,
+                                        .generation = t->o.generation,
+                                        .first = t->own->log_step,
+                                        .kept = t->kept,
+                                        .round_steps = t->own->round_steps,
+                                        .buffer_pieces = stats.buffer_pieces,
+                                        .buffers = ps_session_buffers(t->o.session)};
     ps_err err = ps_trainer_snapshot_init(&now, t->o.sampler->world_size);
     if (err == PS_OK) {
         ps_trainer_fill_state(t, &now);
         // If this process dies before the best one is on the disk, that is none.
         if (ps_checkpointer_best_is_due(t->o.checkpointer)) now.best = t->best_before;
-        err = ps_trainer_place_tell(t->member, table, &now, &place,
-                                    ps_config_step_deadline(t->o.config));
+        err = ps_trainer_reentry_tell(t->member, table, &now, &reentry,
+                                      ps_config_step_deadline(t->o.config));
     }
     ps_trainer_snapshot_fini(&now);
     return err;
@@ -505,7 +505,7 @@ static ps_err run_until_rest(ps_trainer *t, bool *over)
     bool rests = false;
     // A worker 0 that has come back itself need not tell it again; and in the job's first
     // stretch, it is told after the first steps, when all have agreed on the rounds.
-    const bool begins = !t->o.place && t->clock == t->own->first_clock;
+    const bool begins = !t->o.reentry && t->clock == t->own->first_clock;
     const bool known = t->own->asks || (t->own->round_steps && begins);
     PS_TRY(plan_cut(t)); // all take part: until the place is told, nobody may be lost
     if (!known) PS_TRY(tell_place(t));

@@ -421,7 +421,7 @@ static ps_err comm_send_hello(ps_comm *c, ps_comm_link *l)
     h.codec = l->shm ? PS_CODEC_SHM : PS_CODEC_NONE;
     h.hello.rings = c->rings;
     h.hello.number = ++l->n_hellos;
-    if (c->o.member) h.hello.back = ps_member_place(c->o.member).push;
+    if (c->o.member) h.hello.back = ps_member_reentry(c->o.member).push;
     return comm_send_header(c, l, &h, NULL, 0);
 }
 

@@ -8,7 +8,7 @@
 #include "criteo.h"
 #include "mem.h"
 #include "rng.h"
-#include "row_place.h"
+#include "row_partition.h"
 
 enum {
     CELL = 4, // pixels of a pattern's cell in each direction

@@ -209,9 +209,9 @@ static void cpu_run_copy_rows(const ps_cpu_run *run, const ps_layer *l, float *v
     }
 }
 
-static ps_cpu_linear_place cpu_run_place_of(const ps_cpu_run *run, const ps_layer *l)
+static ps_cpu_linear_range cpu_run_place_of(const ps_cpu_run *run, const ps_layer *l)
 {
-    ps_cpu_linear_place p;
+    ps_cpu_linear_range p;
     ps_tensor_table_range(&run->options->spec->table, l->weight,
                           l->bias == PS_NONE ? 1 : 2, &p.weight, &p.end);
     return p;
@@ -235,7 +235,7 @@ static ps_err forward_linear(ps_cpu_run *run, ps_cpu_step *s, const ps_pass *pas
     if (s->factors != PS_CPU_FLOAT32) return ps_cpu_narrow_linear_forward(run, s);
     if (!brings_rows(s, pass))
         return ps_cpu_linear_forward(&s->linear, x, weight, bias, y, s->node->relu);
-    const ps_cpu_linear_place place = cpu_run_place_of(run, l);
+    const ps_cpu_linear_range place = cpu_run_place_of(run, l);
     return ps_cpu_linear_rows_forward(&s->linear, pass->hooks, &place, x, weight, bias, y,
                                       s->node->relu);
 }
@@ -487,7 +487,7 @@ static ps_err backward_linear_rows(ps_cpu_run *run, ps_cpu_step *s, const ps_pas
     const ps_layer *l = s->node->layer;
     const ps_cpu_value *in = &run->values[s->node->in[0]];
     const float *dy = run->values[s->node->out].grad;
-    const ps_cpu_linear_place place = cpu_run_place_of(run, l);
+    const ps_cpu_linear_range place = cpu_run_place_of(run, l);
     if (in->grad)
         PS_TRY(ps_cpu_linear_backward_data(&s->linear, ps_cpu_parameter(run, l->weight),
                                            dy, in->grad, s->add[0]));

@@ -15,14 +15,14 @@ static int64_t block_end(const ps_cpu_linear *l, int64_t first, int64_t rows)
     return first + rows < l->out ? first + rows : l->out;
 }
 
-static uint64_t linear_rows_element(const ps_cpu_linear *l, const ps_cpu_linear_place *p,
+static uint64_t linear_rows_element(const ps_cpu_linear *l, const ps_cpu_linear_range *p,
                                     int64_t row)
 {
     return row < l->out ? p->weight + (uint64_t)(row * l->in) : p->end;
 }
 
 ps_err ps_cpu_linear_rows_forward(const ps_cpu_linear *l, const ps_pass_hooks *hooks,
-                                  const ps_cpu_linear_place *place, const float *x,
+                                  const ps_cpu_linear_range *place, const float *x,
                                   const float *weight, const float *bias, float *y,
                                   bool relu)
 {
@@ -37,7 +37,7 @@ ps_err ps_cpu_linear_rows_forward(const ps_cpu_linear *l, const ps_pass_hooks *h
 }
 
 ps_err ps_cpu_linear_rows_backward(const ps_cpu_linear *l, const ps_pass_hooks *hooks,
-                                   const ps_cpu_linear_place *place, const float *x,
+                                   const ps_cpu_linear_range *place, const float *x,
                                    const float *dy, float *dweight, float *dbias,
                                    bool accumulate)
 {

@@ -14,14 +14,14 @@
 ps_err ps_cpu_linear_rows_choose(ps_cpu_linear *linear, size_t bytes);
 
 /* Where the layer's parameters are in the arenas. */
-typedef struct ps_cpu_linear_place {
+typedef struct ps_cpu_linear_range {
     uint64_t weight; // its first element
     uint64_t end;    // after the bias, which follows the weight, or after the weight
-} ps_cpu_linear_place;
+} ps_cpu_linear_range;
 
 /* As ps_cpu_linear_forward, with hooks->params_needed before each block. */
 ps_err ps_cpu_linear_rows_forward(const ps_cpu_linear *linear, const ps_pass_hooks *hooks,
-                                  const ps_cpu_linear_place *place, const float *x,
+                                  const ps_cpu_linear_range *place, const float *x,
                                   const float *weight, const float *bias, float *y,
                                   bool relu);
 /* As ps_cpu_linear_backward_weights, with hooks->grads_ready after each block, in the
@@ -29,7 +29,7 @@ ps_err ps_cpu_linear_rows_forward(const ps_cpu_linear *linear, const ps_pass_hoo
  * more. */
 ps_err ps_cpu_linear_rows_backward(const ps_cpu_linear *linear,
                                    const ps_pass_hooks *hooks,
-                                   const ps_cpu_linear_place *place, const float *x,
+                                   const ps_cpu_linear_range *place, const float *x,
                                    const float *dy, float *dweight, float *dbias,
                                    bool accumulate);
 
