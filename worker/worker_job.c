@@ -9,7 +9,7 @@
 #include "check_data.h"
 #include "config_needs.h"
 #include "data_sets.h"
-#include "evaluation_files.h"
+#include "evaluate.h"
 #include "fault_point.h"
 #include "file_wait.h"
 #include "init_weights.h"

@@ -8,6 +8,7 @@
 #include "figures.h"
 #include "loader.h"
 #include "model_spec.h"
+#include "run_dir.h"
 #include "session.h"
 
 typedef struct ps_evaluator_options { // borrowed for the evaluator's life
@@ -52,5 +53,13 @@ ps_err ps_evaluator_share(ps_evaluator *e, const int64_t *shares);
 /* All ranks call it at the same step, after the exchange has been drained and the buffers
  * are rank 0's; all get the same figures. name: of the reduction, unique in the job. */
 ps_err ps_evaluate(ps_evaluator *e, const char *name, ps_evaluation *out);
+
+/* The last evaluation in the run's folder; nothing where there was none. IO.
+ *
+ *   evaluation.json  the figures of all samples and of each class, and up to 128 classes
+ *                    the matrix of labels and predicted classes (confusion.h); or those
+ *                    of each number (figures.h)
+ *   evaluation.svg   the matrix as a picture */
+ps_err ps_evaluation_write(const ps_evaluator *e, const ps_run_dir *dir);
 
 #endif
