@@ -10,6 +10,12 @@
  *                     waits until the file NAME.go is there, too. Once: where NAME is
  *                     there already, nothing happens, so a restarted process goes on.
  *
+ * ps-world lets processes die at every point. No whole job arms these: chunk.answered,
+ * chunk.pushed, job.begun, member.away, order.given, order.taken, rest.begun, rest.left,
+ * servers.welcomed, weights.taken. They stand where one member knows something that
+ * another one does not know yet, and where a world draws a death more often than at other
+ * messages.
+ *
  * A text that cannot be read ends the process with a message. */
 #ifndef PS_FAULT_POINT_H
 #define PS_FAULT_POINT_H
