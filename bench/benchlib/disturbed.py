@@ -84,22 +84,23 @@ class Job:
             if self.popen.poll() is not None or time.monotonic() > end:
                 raise self.explain("the job makes no step")
 
-    def _find(self, role, rank, end):
+    def _kill(self, role, rank, end):
+        """As soon as there is the part. Returns when, and how often the job had gone on before."""
         pid = processes.find_part(self.popen.pid, role, rank)
         while pid is None and self.popen.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
             pid = processes.find_part(self.popen.pid, role, rank)
         if pid is None:
             raise self.explain(f"there is no {role} {rank}")
-        return pid
+        known, at = len(self.on_again), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        return at, known
 
     def kill(self, role, rank):
         """Kills a part, and waits until the job makes steps again, or, where the others have not waited, until
         the part is back."""
         end = time.monotonic() + MEND_S
-        pid = self._find(role, rank, end)
-        known, at = len(self.on_again), time.monotonic()
-        os.kill(pid, signal.SIGKILL)
+        at, known = self._kill(role, rank, end)
         with self.went_on:
             while len(self.on_again) == known:
                 if self.popen.poll() is not None or time.monotonic() > end:
@@ -119,14 +120,18 @@ class Job:
         except (OSError, ValueError, KeyError):
             return None
 
-    def end(self):
-        """Ends the job in order. Returns its summary."""
-        self.popen.send_signal(signal.SIGINT)
+    def _wait(self, patience):
         try:
-            code = self.popen.wait(END_S)
+            code = self.popen.wait(patience)
         except subprocess.TimeoutExpired:
             raise self.explain("the job does not end") from None
         self.reader.join()
+        return code
+
+    def end(self):
+        """Ends the job in order. Returns its summary."""
+        self.popen.send_signal(signal.SIGINT)
+        code = self._wait(END_S)
         if code != 128 + signal.SIGINT:
             raise self.explain(f"the job ended with exit code {code}")
         return read_summary(self.out)
@@ -137,14 +142,8 @@ class WholeJob(Job):
     checkpoint."""
 
     def kill(self, role, rank):
-        end = time.monotonic() + MEND_S
-        pid, at = self._find(role, rank, end), time.monotonic()
-        os.kill(pid, signal.SIGKILL)
-        try:
-            self.popen.wait(MEND_S)
-        except subprocess.TimeoutExpired:
-            raise self.explain("the job does not end") from None
-        self.reader.join()
+        at, _ = self._kill(role, rank, time.monotonic() + MEND_S)
+        self._wait(MEND_S)
         self.popen.stdout.close()
         self.first_step.clear()
         self._start("--resume", "auto")

@@ -24,11 +24,8 @@ class JobConfig:
 
     def __init__(self, described):
         self.described = described
-        self.keys = described["keys"]
-        self.layers = described["layers"]
-        self.tensors = described["tensors"]
-        self.buffers = described["buffers"]
-        self.n_params = described["n_params"]
+        self.keys, self.layers, self.tensors, self.buffers, self.n_params = (
+            described[key] for key in ("keys", "layers", "tensors", "buffers", "n_params"))
 
     def __getitem__(self, key):
         return self.keys[key]
