@@ -62,7 +62,7 @@ class Deaths(JobTest):
         for number in (signal.SIGKILL, signal.SIGSTOP) * (2 if NIGHTLY else 1):
             with self.subTest(number=number):
                 parts = self.start_job(0, 2, *LONG, *SOON, SILENT, "exchange.name=gloo",
-                                       "exchange.shm=off", config=self.wide_model(65536))
+                                       "exchange.shm=off", config=self.wide_model())
                 parts["worker 0"].wait_for(r"step [\d,]+/")
                 self.wait_until_full(parts)
                 parts["worker 1"].popen.send_signal(number)
