@@ -255,31 +255,34 @@ static int run_seeds(wanted *w)
 /* Each has found a fault, which is mended. */
 static int run_failed(wanted *w)
 {
-    static const uint64_t seeds[] = {251,
-                                     1000701,
-                                     2000023,
-                                     3000517,
-                                     6000299,
-                                     UINT64_C(1795903170035),
-                                     UINT64_C(1795921791479),
-                                     UINT64_C(1795929321875),
-                                     UINT64_C(1795940810527),
-                                     UINT64_C(1795941442207),
-                                     UINT64_C(1400000094),
-                                     UINT64_C(1600000790),
-                                     UINT64_C(1600001274),
-                                     UINT64_C(12205408),
-                                     UINT64_C(20011869),
-                                     UINT64_C(23001503),
-                                     UINT64_C(20087124),
-                                     UINT64_C(21058810),
-                                     UINT64_C(21064310),
-                                     UINT64_C(22132907),
-                                     UINT64_C(20231602)};
+    static const struct {
+        uint64_t seed;
+        int edition; // of then
+    } failed[] = {{251, WORLD_FIRST},
+                  {1000701, WORLD_FIRST},
+                  {2000023, WORLD_FIRST},
+                  {3000517, WORLD_FIRST},
+                  {6000299, WORLD_FIRST},
+                  {UINT64_C(1795903170035), WORLD_FIRST},
+                  {UINT64_C(1795921791479), WORLD_FIRST},
+                  {UINT64_C(1795929321875), WORLD_FIRST},
+                  {UINT64_C(1795940810527), WORLD_FIRST},
+                  {UINT64_C(1795941442207), WORLD_FIRST},
+                  {UINT64_C(1400000094), WORLD_FIRST},
+                  {UINT64_C(1600000790), WORLD_FIRST},
+                  {UINT64_C(1600001274), WORLD_FIRST},
+                  {12205408, WORLD_FIRST},
+                  {20011869, WORLD_FIRST},
+                  {23001503, WORLD_FIRST},
+                  {20087124, WORLD_FIRST},
+                  {21058810, WORLD_FIRST},
+                  {21064310, WORLD_FIRST},
+                  {22132907, WORLD_FIRST},
+                  {20231602, WORLD_FIRST}};
     int code = 0;
-    w->edition = WORLD_FIRST;
-    for (size_t i = 0; i < sizeof seeds / sizeof *seeds && code == 0; i++) {
-        w->first = w->last = seeds[i];
+    for (size_t i = 0; i < sizeof failed / sizeof *failed && code == 0; i++) {
+        w->first = w->last = failed[i].seed;
+        w->edition = failed[i].edition;
         code = run_seeds(w);
     }
     return code;
