@@ -157,7 +157,14 @@ class Group(BenchTest):
         self.assertIn({*calls} - {f["call"] for f in figures}, (set(), lacking))
         self.assertEqual([f["bytes"] for f in figures], [4096, 100000] * (len(figures) // 2))
         for f in figures:
-            self.assertTrue(all(f[key]["median"] > 0 for key in ("gloo_ms", "pstrain_ms", "gloo_over_pstrain")), f)
+            self.assertTrue(all(f[key]["median"] > 0 for key in ("gloo_ms", "pstrain_cpu_ms", "gloo_over_pstrain")), f)
+
+    @needs_torch
+    def test_steps_have_ddps_losses(self):
+        self.bench("group", "--torch", TORCH, "--rounds", 1, "--steps", 2, "--calls", "gan")
+        for f in self.report("group")["figures"]:
+            self.assertLess(f["losses_differ"], 1e-5, f)
+            self.assertGreater(f["gloo_over_pstrain_cpu"]["median"], 0, f)
 
 
 class Step(BenchTest):
