@@ -1,5 +1,6 @@
 #include "cli.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,14 +164,14 @@ static void print_help(const ps_cli_program *program, FILE *out)
 
 /* ---- single values ---- */
 
-static ps_err parse_count(const char *from, const char *text, int min, int *out)
+static ps_err parse_count(const char *from, const char *text, int min, int max, int *out)
 {
     int64_t v;
     if (!ps_parse_int(text, &v))
         return ps_err_set(PS_ERR_ARG, "%s: '%.40s' is not a whole number", from, text);
-    if (v < min || v > PS_MAX_RANKS)
+    if (v < min || v > max)
         return ps_err_set(PS_ERR_ARG, "%s: %lld is not within %d .. %d", from,
-                          (long long)v, min, PS_MAX_RANKS);
+                          (long long)v, min, max);
     *out = (int)v;
     return PS_OK;
 }
@@ -266,9 +267,10 @@ static const char *cli_environment(const char *name)
 static ps_err cli_count_of(const arguments *args, flag_id id, const char *variable,
                            int min, int *out)
 {
-    if (args->value[id]) return parse_count(flags[id].name, args->value[id], min, out);
+    if (args->value[id])
+        return parse_count(flags[id].name, args->value[id], min, PS_MAX_RANKS, out);
     const char *value = cli_environment(variable);
-    return value ? parse_count(variable, value, min, out) : PS_OK;
+    return value ? parse_count(variable, value, min, PS_MAX_RANKS, out) : PS_OK;
 }
 
 static ps_err parse_port(const char *from, const char *text, int *out)
@@ -395,7 +397,8 @@ static ps_err fill_prediction(ps_cli *cli, const arguments *args)
         return ps_err_set(PS_ERR_ARG, "--share %.40s: it needs --predict", share);
     if (share) PS_TRY(parse_share(share, &cli->share, &cli->shares));
     if (!join) return PS_OK;
-    return parse_count(flags[FLAG_JOIN_SHARES].name, join, 1, &cli->join_shares);
+    return parse_count(flags[FLAG_JOIN_SHARES].name, join, 1, PS_MAX_RANKS,
+                       &cli->join_shares);
 }
 
 static void note_cuda_overrides(ps_cli *cli)
@@ -422,7 +425,7 @@ static ps_err cli_fill(ps_cli *cli, const ps_cli_program *program, const argumen
     PS_TRY(cli_count_of(args, FLAG_SERVERS, "PS_SERVERS", 0, &cli->servers));
     const char *incarnation = cli_environment("PS_INCARNATION");
     if (incarnation)
-        PS_TRY(parse_count("PS_INCARNATION", incarnation, 0, &cli->incarnation));
+        PS_TRY(parse_count("PS_INCARNATION", incarnation, 0, INT_MAX, &cli->incarnation));
     int threads = 0;
     const char *omp = cli_environment("OMP_NUM_THREADS");
     // OpenMP's variable may hold a list ("4,2"), so other values are no error.
