@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "curve_stand_in.h"
+#include "err.h"
 #include "world_job.h"
 
 enum {
@@ -69,7 +70,10 @@ static int program(void *arg)
                     NULL};
     const int n = sizeof argv / sizeof *argv - 1 - (i == SERVERS ? 0 : 2);
     setenv("PS_INCARNATION", start, 1);
-    return i < SERVERS ? ps_server_program(n, argv) : ps_worker_program(n, argv);
+    const int code =
+        i < SERVERS ? ps_server_program(n, argv) : ps_worker_program(n, argv);
+    world_wrong("%s has ended with %d after %d deaths: %s", world_self()->name, code,
+                D.deaths, ps_err_message());
 }
 
 static void start_member(void *arg, uint64_t i)
