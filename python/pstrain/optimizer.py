@@ -297,7 +297,8 @@ class Optimizer(torch.optim.Optimizer):
         if slot.seen and not self.forward:
             raise InputError(
                 f"rank {self._job.rank}: parameter '{slot.name}' got a gradient without a forward "
-                "pass since the last step(): its graph is of older weights")
+                "pass since the last step(): its graph is of older weights; or torch.compile has the call of the model in a "
+                "larger function, which hides it: compile the model itself, torch.compile(model)")
         check_fresh(slot, self._job.rank)
         if not slot.seen:
             self._table.note_early(slot)

@@ -186,6 +186,10 @@ def compiled():
             assert torch.equal(hidden.weight, before.add(hidden.weight.grad, alpha=-0.1)), hidden.weight
         else:
             refused(pstrain.InputError, ["'hidden.", "synchronize()"], lambda: train(hidden, torch.ones(2, 3)))
+        if not torch.__version__.startswith("2.2"):
+            optimizer.synchronize()
+            larger = torch.compile(lambda x: ours(x).pow(2).sum(), backend="eager")
+            refused(pstrain.InputError, ["larger function", "torch.compile(model)"], lambda: larger(xs[RANK]).backward())
         pstrain.barrier()
         pstrain.abort("done")
     say("fine")
