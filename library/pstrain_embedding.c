@@ -83,10 +83,11 @@ static ps_err rows_check_names(const ps_row_spec *rows, int n)
 
 ps_err pstrain_rows_declare(pstrain_session *s, const pstrain_table *t)
 {
-    if (t->n_rows == 0 && s->full->rows.buddy)
+    const bool asp = s->full->rows.policy == PS_POLICY_ASP;
+    if (t->n_rows == 0 && (s->full->rows.buddy || asp))
         return ps_err_set(PS_ERR_CONFIG,
-                          "rows.buddy: the job has no embedding tables: leave it "
-                          "out");
+                          "%s: the job has no embedding tables: leave it out",
+                          asp ? "rows.policy" : "rows.buddy");
     if (t->n_rows == 0) return PS_OK;
     if (t->n_rows < 0 || t->n_rows > PS_ROW_TABLES_MAX || !t->rows ||
         t->rows_size < sizeof(char *))

@@ -9,6 +9,7 @@
 #include "row_codec.h"
 #include "row_table.h"
 #include "rows_body.h"
+#include "rows_order.h"
 #include "shard_rows_arena.h"
 #include "shard_rows_pages.h"
 #include "shard_rows_peer.h"
@@ -43,6 +44,7 @@ struct ps_shard_rows {
     bool touched;         // `steps` has all that is pulled in it
     bool coded;           // a table has a codec
     bool begun;           // the steps have
+    ps_rows_order *order; // owned; NULL: rows.policy is bsp
     uint64_t returned;    // what the last RETURN_ROWS was answered
     ps_twin_feed *feed;   // of its own twin; NULL: rows.buddy is off
     ps_twin_keep *keep;   // as another one's twin; likewise
@@ -67,6 +69,13 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     ps_shard_rows *r;
     ps_secret secret;
     ps_row_key key;
+    const ps_config *c = s->o.config;
+    const bool asp = n > 0 && c->rows.policy == PS_POLICY_ASP;
+    const bool logs = *c->server.rows_log != '\0';
+    if (!asp && (logs || *c->server.rows_replay))
+        return ps_err_set(PS_ERR_CONFIG,
+                          "%s: needs embedding tables with rows.policy asp",
+                          logs ? "server.rows_log" : "server.rows_replay");
     PS_TRY(ps_row_figures_begin(&s->tables, specs, (uint32_t)n));
     if (n == 0) return PS_OK;
     PS_TRY(PS_NEW(&r, 1, "embedding tables"));
@@ -74,7 +83,6 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
     r->before = ps_rows_keeper_take(s->o.keeper, s->index);
     PS_TRY(ps_secret_draw(&secret));
     memcpy(&key, secret.bytes, sizeof key);
-    const ps_config *c = s->o.config;
     const ps_row_disk disk = {c->server.rows_disk[0] ? c->server.rows_disk : NULL,
                               (uint64_t)c->server.rows_memory / shards *
                                   (uint64_t)c->job.servers};
@@ -95,6 +103,9 @@ ps_err ps_shard_rows_open(ps_shard *s, const ps_row_spec *specs, int n)
         r->coded |= ps_row_codec_is_used(&specs[t]);
         PS_TRY(ps_row_step_init(&r->steps[t], (uint32_t)workers, key));
     }
+    if (asp)
+        PS_TRY(ps_rows_order_open(
+            c, &(ps_rows_order_of){s->index, shards, (uint32_t)workers}, &r->order));
     if (!s->o.config->rows.buddy) return PS_OK;
     PS_TRY(ps_twin_keep_create(s, r->store, &r->keep));
     return s->member ? ps_twin_feed_create(s, r->store, &r->feed) : PS_OK;
@@ -110,6 +121,7 @@ void ps_shard_rows_close(ps_shard *s)
         ps_row_step_fini(&r->steps[t]);
     ps_shard_return_fini(&r->held.back);
     free(r->held.bytes);
+    ps_rows_order_close(&r->order);
     ps_twin_feed_destroy(&r->feed);
     ps_twin_keep_destroy(&r->keep, s);
     // Where the workers had not come so far as to choose, they may do so the next time.
@@ -251,7 +263,9 @@ static ps_err rows_pull(ps_shard *s, uint32_t rank, ps_rows_message *m, bool aga
                           m->step);
     PS_TRY(pull.ahead && !shared ? rows_answer_ahead(s, rank, m, &pull)
                                  : rows_answer_now(s, rank, m, &pull));
-    return pull.trains && !again ? ps_rows_peer_keep_pull(&r->peers[rank], m) : PS_OK;
+    if (!pull.trains || again) return PS_OK;
+    r->peers[rank].begun |= !pull.ahead;
+    return ps_rows_peer_keep_pull(&r->peers[rank], m);
 }
 
 /* ---- pulls of the next step ---- */
@@ -274,6 +288,7 @@ static ps_err rows_take_early(ps_shard *s, uint32_t rank, ps_rows_message *m)
     ps_rows_ahead *e = &p->early[p->n_early++];
     *e = (ps_rows_ahead){.m = *m};
     *m = (ps_rows_message){0};
+    p->begun = true;
     return ps_rows_early_init(&e->rows, &pull, s->peers[rank].rows, r->tables, r->n);
 }
 
@@ -295,13 +310,30 @@ void ps_shard_rows_connect(ps_shard *s, uint32_t rank)
         p->early[i].rows.n_sent = 0;
 }
 
-/* Which ids the present step may change: of all pulls, once no rank makes another. */
-static ps_err rows_find_touched(ps_shard *s)
+/* The workers whose gradients are applied together. */
+typedef struct rows_ranks {
+    uint32_t first, end;
+} rows_ranks;
+
+static rows_ranks rows_all(const ps_shard *s)
+{
+    return (rows_ranks){0, s->rules.n_workers};
+}
+
+/* With asp, each by itself. */
+static rows_ranks rows_together(const ps_shard *s, uint32_t rank)
+{
+    return s->rows->order ? (rows_ranks){rank, rank + 1} : rows_all(s);
+}
+
+/* Which ids their present step may change: of all pulls, once none of them makes another.
+ */
+static ps_err rows_find_touched(ps_shard *s, rows_ranks ranks)
 {
     ps_shard_rows *r = s->rows;
     for (uint32_t t = 0; t < r->n; t++)
         ps_row_step_clear(&r->steps[t]);
-    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+    for (uint32_t rank = ranks.first; rank < ranks.end; rank++)
         for (uint32_t i = 0; i < r->peers[rank].n_pulls; i++) {
             ps_rows_pull pull;
             PS_TRY(rows_read_pull(r, &r->peers[rank].pulls[i], &pull));
@@ -309,27 +341,34 @@ static ps_err rows_find_touched(ps_shard *s)
             for (uint32_t t = 0; t < r->n; ids += pull.counts[t++])
                 PS_TRY(ps_row_step_pull(&r->steps[t], rank, pull.counts[t], ids));
         }
-    r->touched = true;
+    r->touched = ranks.end - ranks.first == s->rules.n_workers;
     return PS_OK;
 }
 
-/* Reads what the present step does not change. */
-static ps_err rows_look_early(ps_shard *s)
+/* Reads what the worker's step before does not change. */
+static ps_err rows_look_early_of(ps_shard *s, uint32_t rank)
 {
     ps_shard_rows *r = s->rows;
+    ps_rows_peer *p = &r->peers[rank];
+    for (uint32_t i = 0; i < p->n_early; i++) {
+        if (p->early[i].looked) continue;
+        if (!r->touched) PS_TRY(rows_find_touched(s, rows_together(s, rank)));
+        p->early[i].looked = true;
+        PS_TRY(ps_rows_early_read(&p->early[i].rows, r->tables, r->n, r->steps, r->clocks,
+                                  p->step));
+        PS_TRY(rows_send_ready(s, rank, &p->early[i]));
+    }
+    return PS_OK;
+}
+
+/* The same of all, once none of them looks up for the present step any more. */
+static ps_err rows_look_early(ps_shard *s)
+{
+    const ps_shard_rows *r = s->rows;
     for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
         if (r->peers[rank].n_early == 0 && !r->peers[rank].push.kind) return PS_OK;
-    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
-        ps_rows_peer *p = &r->peers[rank];
-        for (uint32_t i = 0; i < p->n_early; i++) {
-            if (p->early[i].looked) continue;
-            if (!r->touched) PS_TRY(rows_find_touched(s));
-            p->early[i].looked = true;
-            PS_TRY(ps_rows_early_read(&p->early[i].rows, r->tables, r->n, r->steps,
-                                      r->clocks, r->step));
-            PS_TRY(rows_send_ready(s, rank, &p->early[i]));
-        }
-    }
+    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+        PS_TRY(rows_look_early_of(s, rank));
     return PS_OK;
 }
 
@@ -416,9 +455,22 @@ static ps_err rows_push(ps_shard *s, uint32_t rank, ps_rows_message *m)
     PS_TRY(err);
     p->push = *m;
     *m = (ps_rows_message){0};
+    p->begun = true;
     s->rows->n_pushed++;
     ps_counter_add(&s->pushes, 1);
     return PS_OK;
+}
+
+/* asp: once all have begun a step, the tables are those of no step any more. */
+static ps_err rows_check_between(const ps_shard *s, uint32_t rank)
+{
+    const ps_shard_rows *r = s->rows;
+    if (!r->order || !r->peers[rank].begun) return PS_OK;
+    return ps_err_set(PS_ERR_ARG,
+                      "worker %u saves or loads the rows within step %" PRIu64
+                      ": with rows.policy asp this has its place between two steps, "
+                      "before the first lookup",
+                      rank, r->step);
 }
 
 /* Where rows were asked for ahead, those before it may be on their way: the workers
@@ -426,6 +478,7 @@ static ps_err rows_push(ps_shard *s, uint32_t rank, ps_rows_message *m)
 static ps_err rows_load(ps_shard *s, uint32_t rank, const ps_rows_message *m)
 {
     ps_shard_rows *r = s->rows;
+    PS_TRY(rows_check_between(s, rank));
     PS_TRY(ps_shard_rows_load(r->store, r->step, m->body, m->bytes));
     return rows_answer(s, rank, m, NULL, 0);
 }
@@ -434,6 +487,7 @@ static ps_err rows_save(ps_shard *s, uint32_t rank, const ps_rows_message *m)
 {
     void *page;
     uint64_t n;
+    PS_TRY(rows_check_between(s, rank));
     PS_TRY(
         ps_shard_rows_page(s->rows->store, s->rows->step, m->body, m->bytes, &page, &n));
     const ps_err err = rows_answer(s, rank, m, page, n);
@@ -476,12 +530,20 @@ static ps_err rows_answer_point(ps_shard *s, uint32_t rank, const ps_rows_messag
     return err;
 }
 
+static uint64_t rows_newest_point(const ps_shard_rows *r)
+{
+    return r->store->points[r->store->n_points - 1].point;
+}
+
 static ps_err rows_keep(ps_shard *s, uint32_t rank, const ps_rows_message *m)
 {
     void *answer;
     uint64_t n;
+    PS_TRY(rows_check_between(s, rank));
     PS_TRY(ps_shard_rows_keep(s->rows->store, s->index, m->step, m->body, m->bytes,
                               &answer, &n));
+    if (s->rows->order)
+        ps_rows_order_keep(s->rows->order, m->step, rows_newest_point(s->rows));
     return rows_answer_point(s, rank, m, answer, n);
 }
 
@@ -494,10 +556,13 @@ static ps_err rows_break_step_off(ps_shard *s)
         PS_TRY(rows_answer_early(s, i));
         if (p->push.kind) PS_TRY(rows_answer(s, i, &p->push, NULL, 0));
         ps_rows_peer_end_step(&r->spare, p);
+        p->step = r->step;
+        p->begun = false;
     }
     r->n_pushed = 0;
     r->touched = false;
-    return PS_OK;
+    return r->order ? ps_rows_order_go_back(r->order, r->step, rows_newest_point(r))
+                    : PS_OK;
 }
 
 /* The tables are those of the point, if it was found. */
@@ -573,16 +638,16 @@ static ps_err rows_have_fetched(ps_shard *s, const rows_held *held)
 /* ---- the step ---- */
 
 /* Notes what has a gradient of a table, and finds the gradients. */
-static ps_err rows_gather(ps_shard *s, uint32_t t, bool *any)
+static ps_err rows_gather(ps_shard *s, rows_ranks ranks, uint32_t t, bool *any)
 {
     ps_shard_rows *r = s->rows;
     *any = false;
     ps_row_step_clear(&r->steps[t]);
-    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
+    memset(r->grads, 0, s->rules.n_workers * sizeof(*r->grads));
+    for (uint32_t rank = ranks.first; rank < ranks.end; rank++) {
         const ps_rows_peer *p = &r->peers[rank];
         ps_rows_push push;
         PS_TRY(ps_rows_push_read(p->push.body, p->push.bytes, r->n, &push));
-        r->grads[rank] = NULL;
         for (uint32_t i = 0; i < p->n_pulls; i++) {
             ps_rows_pull pull;
             if (!push.has[i * r->n + t]) continue;
@@ -631,17 +696,17 @@ static void rows_count(ps_shard *s)
     ps_counter_set(&s->rows_bytes, bytes);
 }
 
-static ps_err rows_apply(ps_shard *s)
+static ps_err rows_apply(ps_shard *s, rows_ranks ranks)
 {
     ps_shard_rows *r = s->rows;
     const uint64_t begin_ns = ps_clock_ns();
+    const ps_rows_message *m = &r->peers[ranks.first].push;
     ps_rows_push first;
-    PS_TRY(
-        ps_rows_push_read(r->peers[0].push.body, r->peers[0].push.bytes, r->n, &first));
+    PS_TRY(ps_rows_push_read(m->body, m->bytes, r->n, &first));
     memset(r->at, 0, s->rules.n_workers * sizeof *r->at);
     for (uint32_t t = 0; t < r->n; t++) {
         bool any;
-        PS_TRY(rows_gather(s, t, &any));
+        PS_TRY(rows_gather(s, ranks, t, &any));
         r->clocks[t].made += any;
         const ps_row_update update = {.lr = first.rates[t],
                                       .t = r->clocks[t].made,
@@ -653,17 +718,58 @@ static ps_err rows_apply(ps_shard *s)
             return ps_err_prefix(err, "in step %" PRIu64 " of the rows", r->step);
         PS_TRY(err);
     }
-    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++) {
-        PS_TRY(rows_answer(s, rank, &r->peers[rank].push, NULL, 0));
-        ps_rows_peer_end_step(&r->spare, &r->peers[rank]);
-    }
-    r->n_pushed = 0;
     r->touched = false;
-    r->step++;
-    for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
+    for (uint32_t rank = ranks.first; rank < ranks.end; rank++) {
+        ps_rows_peer *p = &r->peers[rank];
+        if (r->order) ps_rows_order_add(r->order, r->step, rank, PS_ROWS_TURN_APPLY);
+        PS_TRY(rows_answer(s, rank, &p->push, NULL, 0));
+        ps_rows_peer_end_step(&r->spare, p);
+        p->step++;
+        p->begun = false;
+    }
+    for (uint32_t rank = ranks.first; rank < ranks.end; rank++)
         PS_TRY(rows_answer_early(s, rank));
     rows_count(s);
     ps_counter_add_since(&s->apply_ns, begin_ns);
+    return PS_OK;
+}
+
+/* asp: applies what is in. It waits until each worker has begun the step: before, a
+ * checkpoint may be made between it and the step before. */
+static ps_err rows_apply_each(ps_shard *s, bool *any, bool *all)
+{
+    ps_shard_rows *r = s->rows;
+    const uint32_t n = s->rules.n_workers;
+    *all = false;
+    for (uint32_t rank = 0; rank < n; rank++)
+        if (!r->peers[rank].begun && r->peers[rank].step == r->step) return PS_OK;
+    *all = r->n_pushed == n;
+    for (uint32_t rank = 0; rank < n; rank++) {
+        bool may;
+        if (!r->peers[rank].push.kind) continue;
+        PS_TRY(ps_rows_order_may(r->order, rank, PS_ROWS_TURN_APPLY, &may));
+        *any |= may;
+        *all &= may;
+        if (may) PS_TRY(rows_apply(s, rows_together(s, rank)));
+    }
+    return PS_OK;
+}
+
+/* Applies what is due, and ends the step of which all is applied. */
+static ps_err rows_apply_due(ps_shard *s, bool *any)
+{
+    ps_shard_rows *r = s->rows;
+    bool all = r->n_pushed == s->rules.n_workers;
+    if (r->held.m.kind) return PS_OK;
+    if (r->order)
+        PS_TRY(rows_apply_each(s, any, &all));
+    else if (all)
+        PS_TRY(rows_apply(s, rows_all(s)));
+    if (!all) return PS_OK;
+    if (r->order) ps_rows_order_end_step(r->order, r->step);
+    *any = true;
+    r->n_pushed = 0;
+    r->step++;
     return PS_OK;
 }
 
@@ -681,7 +787,8 @@ static ps_err rows_handle(ps_shard *s, uint32_t rank, ps_rows_message *m, bool a
         return rows_return(s, rank, m);
     case PS_MSG_PULL_ROWS:
         s->rows->begun = true;
-        if (m->step > s->rows->step && !again) return rows_take_early(s, rank, m);
+        if (m->step > s->rows->peers[rank].step && !again)
+            return rows_take_early(s, rank, m);
         early = ps_rows_peer_early(&s->rows->peers[rank], m->number);
         return early ? rows_send_ready(s, rank, early) : rows_pull(s, rank, m, again);
     case PS_MSG_SAVE_ROWS:
@@ -707,27 +814,40 @@ static bool rows_may_handle(const ps_shard_rows *r, const ps_rows_message *m)
     return !r->held.m.kind || !(r->held.fetches || changes);
 }
 
-/* Whether the worker's first waiting message is of the present step, or asks ahead. */
-static bool rows_is_due(const ps_shard_rows *r, const ps_rows_peer *p)
+/* Whether the worker's first waiting message is of its present step, or asks ahead. A
+ * worker that is a step ahead of others, with asp, looks rows up, and no more. */
+static ps_err rows_is_due(const ps_shard_rows *r, uint32_t rank, bool *due)
 {
+    const ps_rows_peer *p = &r->peers[rank];
     const ps_rows_message *m = &p->waiting[0];
-    return p->n_waiting > 0 && rows_may_handle(r, m) &&
-           (m->step == r->step ||
-            (m->kind == PS_MSG_PULL_ROWS && !p->push.kind && m->step == r->step + 1));
+    const bool pulls = m->kind == PS_MSG_PULL_ROWS;
+    const bool ahead = pulls && !p->push.kind && m->step == r->step + 1;
+    *due = p->n_waiting > 0 && rows_may_handle(r, m) &&
+           (p->step == r->step ? m->step == r->step || ahead : ahead);
+    return *due && pulls && r->order
+               ? ps_rows_order_may(r->order, rank, PS_ROWS_TURN_PULL, due)
+               : PS_OK;
 }
 
 static ps_err rows_handle_first(ps_shard *s, uint32_t rank)
 {
-    ps_rows_peer *p = &s->rows->peers[rank];
+    ps_shard_rows *r = s->rows;
+    ps_rows_peer *p = &r->peers[rank];
     ps_rows_message m = ps_rows_peer_take_first(p);
+    const ps_rows_turn turn = m.step > p->step   ? PS_ROWS_TURN_AHEAD
+                              : m.step > r->step ? PS_ROWS_TURN_NEXT
+                                                 : PS_ROWS_TURN_PULL;
+    const bool pulls = m.kind == PS_MSG_PULL_ROWS;
     s->speaker = rank;
     ps_err err = p->push.kind ? ps_err_set(PS_ERR_PROTOCOL,
                                            "%s of step %" PRIu64
                                            " of the rows after that step's gradients",
                                            ps_wire_kind_name(m.kind), m.step)
                               : rows_handle(s, rank, &m, false);
-    ps_rows_message_free(&s->rows->spare, &m);
-    return err;
+    ps_rows_message_free(&r->spare, &m);
+    if (err != PS_OK || !pulls || !r->order) return err;
+    ps_rows_order_add(r->order, r->step, rank, turn);
+    return rows_look_early_of(s, rank);
 }
 
 /* Whether all workers have sent, as their next message, that all go back. */
@@ -764,19 +884,18 @@ static ps_err rows_go_on(ps_shard *s)
     for (bool any = true; any;) {
         any = false;
         for (uint32_t rank = 0; rank < s->rules.n_workers; rank++)
-            while (rows_is_due(r, &r->peers[rank])) {
-                any = true;
-                PS_TRY(rows_handle_first(s, rank));
+            for (bool due = true; due;) {
+                PS_TRY(rows_is_due(r, rank, &due));
+                any |= due;
+                if (due) PS_TRY(rows_handle_first(s, rank));
             }
-        if (r->n_pushed == s->rules.n_workers && !r->held.m.kind) {
-            any = true;
-            PS_TRY(rows_apply(s));
-        } else if (rows_all_return(s)) {
+        PS_TRY(rows_apply_due(s, &any));
+        if (!any && rows_all_return(s)) {
             any = true;
             PS_TRY(rows_return_all(s));
         }
     }
-    PS_TRY(rows_look_early(s));
+    if (!r->order) PS_TRY(rows_look_early(s));
     return ps_shard_rows_check_left(s);
 }
 
@@ -852,7 +971,7 @@ ps_err ps_shard_rows_take(ps_shard *s, const ps_wire_header *h, ps_wire_frames *
         if (!ahead) PS_TRY(rows_repeated(s, h->rank, m));
         return ps_shard_reply_short(s, PS_MSG_CREDIT, h->rank, 0);
     }
-    if (p->n_waiting == PS_ROWS_WAITING_MOST || m->step < s->rows->step)
+    if (p->n_waiting == PS_ROWS_WAITING_MOST || m->step < p->step)
         return rows_refuse(h, "which is out of turn");
     p->waiting[p->n_waiting++] = *m;
     *m = (ps_rows_message){0};
@@ -924,7 +1043,8 @@ ps_err ps_shard_rows_check_left(const ps_shard *s)
     int64_t gone = -1, waits = -1;
     if (!r || s->n_left == 0) return PS_OK;
     for (uint32_t i = s->rules.n_workers; i-- > 0;) {
-        if (s->peers[i].left && !r->peers[i].push.kind) gone = i;
+        if (s->peers[i].left && !r->peers[i].push.kind && r->peers[i].step == r->step)
+            gone = i;
         if (r->peers[i].push.kind || r->peers[i].n_waiting > 0) waits = i;
     }
     if (gone < 0 || waits < 0) return PS_OK;

@@ -33,7 +33,9 @@ typedef struct ps_rows_peer {
     ps_rows_message waiting[PS_ROWS_WAITING_MOST]; // the first ones; in order
     int n_waiting;
     uint64_t handled; // the number of the last message that was
-    // Of the present step
+    uint64_t step;    // its present one: the shard's; with asp it may be the next one
+    bool begun;       // asp: it saves nothing before that any more
+    // Of its present step
     ps_rows_message *pulls; // that train
     uint32_t n_pulls, pulls_room;
     ps_rows_message push; // kind 0: not here

@@ -108,7 +108,8 @@ typedef struct ps_config_checkpoint {
 } ps_config_checkpoint;
 
 typedef struct ps_config_rows {
-    bool buddy; // the next server keeps a server's rows, too
+    bool buddy;            // the next server keeps a server's rows, too
+    ps_policy_kind policy; // bsp or asp
 } ps_config_rows;
 
 typedef struct ps_config_data {
@@ -214,6 +215,8 @@ typedef struct ps_config_server {
     int64_t readers;     // of rows, at a time
     char *rows_disk;     // a folder for rows beyond rows_memory; "": none
     int64_t rows_memory; // bytes
+    char *rows_log;      // a folder for the order of rows.policy asp; "": none
+    char *rows_replay;   // a folder of such a record, which is repeated; "": none
 } ps_config_server;
 
 typedef struct ps_config_sync {

@@ -507,6 +507,10 @@ static ps_err check_rest(const ps_config *cfg)
     const key_case cases[] = {
         {cfg->rows.buddy && !servers, "rows.buddy",
          "needs exchange.name ps: only servers have embedding tables"},
+        {cfg->rows.policy == PS_POLICY_ASP && !servers, "rows.policy",
+         "needs exchange.name ps: only servers have embedding tables"},
+        {cfg->rows.policy == PS_POLICY_ASP && ps_config_elastic(cfg), "rows.policy",
+         "has to be bsp where job.workers is a range"},
         {cfg->rows.buddy && cfg->job.servers < 2, "rows.buddy",
          "needs a second server, which keeps the first one's rows: take two (-s 2), or "
          "leave it out"},

@@ -154,6 +154,8 @@ static const need needs[] = {
     MAY("server.readers", "exchange.name", SERVERS),
     MAY("server.rows_disk", "exchange.name", SERVERS),
     MAY("server.rows_memory", "server.rows_disk", 0),
+    MAY("server.rows_log", "exchange.name", SERVERS),
+    MAY("server.rows_replay", "exchange.name", SERVERS),
 
     MUST("sync.local_steps", "sync.policy", BIT(PS_POLICY_LOCAL)),
     MUST("sync.local_after", "sync.policy", BIT(PS_POLICY_LOCAL)),

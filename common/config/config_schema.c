@@ -377,6 +377,12 @@ const ps_config_key ps_config_keys[] = {
     BYTES("server.rows_memory", server.rows_memory, LOCAL, FREE, 0, "0",
           "bytes of rows that a server has in memory, with server.rows_disk; their index is "
           "in memory, too"),
+    STRING("server.rows_log", server.rows_log, LOCAL, FREE, "",
+           "rows.policy asp: folder on each server's disk for the order in which its threads "
+           "took the workers, rows-THREAD.log; not given: none is written"),
+    STRING("server.rows_replay", server.rows_replay, LOCAL, FREE, "",
+           "rows.policy asp: folder with a job's server.rows_log; this job repeats its order, "
+           "and so its bits"),
     WORD("sync.policy", sync.policy, JOB, WARNED, ps_policy_words, "bsp",
          "when workers synchronise; bsp: in every step, a shard updates its weights once it has "
          "every worker's gradient; backup: a step does not wait for the last sync.backup; ssp: "
@@ -463,6 +469,11 @@ const ps_config_key ps_config_keys[] = {
     BOOL("rows.buddy", rows.buddy, JOB, FREE, "false",
          "with embedding tables: each server's rows are in the memory of the next server, too, so "
          "that its death costs no more steps than a worker's; the servers need twice the memory"),
+
+    WORD("rows.policy", rows.policy, JOB, WARNED, ps_rows_policy_words, "bsp",
+         "with embedding tables; bsp: rows are stepped with all workers' gradients; asp: with each "
+         "worker's when they arrive, and a lookup does not wait for other workers, which may be a "
+         "step behind"),
 
     INT("metrics.port", metrics.port, LOCAL, FREE, 0, 65535, "0",
         "port of the coordinator's process for the page and /metrics; the other processes "

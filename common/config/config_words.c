@@ -108,6 +108,9 @@ const ps_word ps_policy_words[] = {
     {"bsp", PS_POLICY_BSP}, {"backup", PS_POLICY_BACKUP}, {"ssp", PS_POLICY_SSP},
     {"asp", PS_POLICY_ASP}, {"local", PS_POLICY_LOCAL},   {NULL, 0}};
 
+const ps_word ps_rows_policy_words[] = {
+    {"bsp", PS_POLICY_BSP}, {"asp", PS_POLICY_ASP}, {NULL, 0}};
+
 const ps_word ps_late_words[] = {{"drop", PS_LATE_DROP}, {"add", PS_LATE_ADD}, {NULL, 0}};
 
 const ps_word ps_correction_words[] = {{"none", PS_CORRECTION_NONE},

@@ -191,6 +191,7 @@ typedef enum ps_policy_kind {
     PS_POLICY_ASP
 } ps_policy_kind;
 extern const ps_word ps_policy_words[];
+extern const ps_word ps_rows_policy_words[]; // rows.policy: some of them
 
 /* sync.late */
 typedef enum ps_late_rule { PS_LATE_DROP, PS_LATE_ADD } ps_late_rule;

@@ -21,16 +21,18 @@ static void *open_dealer(const void *id, size_t bytes)
     return dealer;
 }
 
-void rig_open_of(ps_rows_keeper *keeper, bool buddy)
+void rig_open_with(ps_rows_keeper *keeper, bool twin, const char *const *more, int n)
 {
-    static const char *const set[] = {"model.input=[64]", "model.layers=[{linear: 10}]",
-                                      "optimizer.name=sgd", "job.servers=2",
-                                      "rows.buddy=true"};
+    const char *set[6] = {"model.input=[64]", "model.layers=[{linear: 10}]",
+                          "optimizer.name=sgd"};
+    assert_in_range(n, 0, 3);
+    for (int i = 0; i < n; i++)
+        set[3 + i] = more[i];
     ps_log_init("test", PS_LOG_ERROR + 1); // what goes wrong here is meant to
     memset(&rig, 0, sizeof rig);
-    assert_ok(ps_config_load(&rig.config, NULL, set, buddy ? 5 : 3));
+    assert_ok(ps_config_load(&rig.config, NULL, set, 3 + n));
     assert_ok(ps_model_spec_init(&rig.spec, &rig.config));
-    assert_ok(ps_plan_init(&rig.plan, &rig.spec.table, (ps_chunk_size){0}, 1 + buddy));
+    assert_ok(ps_plan_init(&rig.plan, &rig.spec.table, (ps_chunk_size){0}, 1 + twin));
     assert_ok(ps_step_rule_init(&rig.rule, &rig.config));
     ps_shard *s = &rig.shard;
     s->o = (ps_shard_options){.config = &rig.config,
@@ -73,6 +75,12 @@ void rig_open_of(ps_rows_keeper *keeper, bool buddy)
     s->peers[1].rows = rig.arena.base;
     zmq_pollitem_t item = {.socket = s->router, .events = ZMQ_POLLIN};
     zmq_poll(&item, 1, 0); // it learns of the workers
+}
+
+void rig_open_of(ps_rows_keeper *keeper, bool buddy)
+{
+    static const char *const set[] = {"job.servers=2", "rows.buddy=true"};
+    rig_open_with(keeper, buddy, set, buddy ? 2 : 0);
 }
 
 void rig_open(void)

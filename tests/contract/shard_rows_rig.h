@@ -27,7 +27,9 @@ extern const uint64_t rig_ids[IDS];
 
 /* Opens it; what the shard says then is not logged, since tests break its rules. */
 void rig_open(void);
-/* The same with a keeper of rows; with rows.buddy as the first shard of two. */
+/* The same with a keeper of rows, and with n more settings (3 at most); with a twin as the
+ * first shard of two. */
+void rig_open_with(ps_rows_keeper *keeper, bool twin, const char *const *set, int n);
 void rig_open_of(ps_rows_keeper *keeper, bool buddy);
 void rig_close(void);
 

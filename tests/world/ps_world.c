@@ -148,24 +148,33 @@ static int run_again(const wanted *w, const outcome *first)
     return 1;
 }
 
-/* A run, and its replay by what it has recorded in the file `name`. */
-static int run_and_replay(const wanted *w, const char *name)
+/* Whether the run has left it. */
+static bool has_left(const char *name)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* A run, and its replay by what it has recorded: the file or folder of this name, or else
+ * of the other one. */
+static int run_and_replay(const wanted *w, const char *name, const char *or_name)
 {
     char path[160];
     world_job_options job = {folder, true, w->without, {0}, NULL};
     outcome out = {0};
     if (run_once(&job, w, &out) != 0) return 1;
-    snprintf(path, sizeof path, "%s/out/%s", folder, name);
+    snprintf(path, sizeof path, "%s/%s", folder, has_left(name) ? name : or_name);
     if (rename(path, record) != 0) {
         fprintf(stderr, "world: seed %" PRIu64 ": no %s\n", w->seed, path);
         return 1;
     }
     job = (world_job_options){folder, false, 0, {record, 0}, NULL};
-    const int n = name[0] == 'm' ? world_train_stretches(record) : 1;
+    const int n = strstr(path, "membership") ? world_train_stretches(record) : 1;
     int code = 0;
     for (; job.record.stretch < n && code == 0; job.record.stretch++)
         code = run_once(&job, w, &out);
-    unlink(record);
+    nftw(record, remove_it, 16, FTW_PHYS | FTW_DEPTH);
     return code;
 }
 
@@ -197,9 +206,9 @@ static int run_seed(const wanted *w)
     if (w->here) return run_once(&job, w, &out);
     switch (kind_of(w->seed) ? world_train_subject(kind_of(w->seed)) : WORLD_FIXED) {
     case WORLD_OWN_PACE:
-        return run_and_replay(w, "policy.log");
+        return run_and_replay(w, "order", "out/policy.log");
     case WORLD_ELASTIC:
-        return run_and_replay(w, "membership.jsonl");
+        return run_and_replay(w, "out/membership.jsonl", "");
     case WORLD_DEATHS_AT_OWN_PACE:
         return run_once(&job, w, &out);
     default:

@@ -63,7 +63,7 @@ static struct {
     int n_doubles;
     bool hides_numbers; // of starts
     nemesis nemesis;
-    char config[300], out[300];
+    char config[300], out[300], order[300];
     char settings[24][400];
     int n_settings;
 } T;
@@ -92,7 +92,8 @@ static bool has_rows(void)
 {
     const world_subject subject = world_train_subject(T.kind);
     return (subject == WORLD_FIXED ||
-            (subject == WORLD_ELASTIC && world_since(WORLD_KEYS))) &&
+            (subject == WORLD_ELASTIC && world_since(WORLD_KEYS)) ||
+            (subject == WORLD_OWN_PACE && world_since(WORLD_ROWS))) &&
            world_choice(21, 4) == 0;
 }
 
@@ -211,6 +212,16 @@ static void choose_rows(void)
         set("checkpoint.rows_full_every=3");
 }
 
+/* With the servers' record of their order, which a replay is given. */
+static void choose_rows_pace(void)
+{
+    set("rows.policy=asp");
+    if (T.record.path)
+        set("server.rows_replay=%s", T.record.path);
+    else
+        set("server.rows_log=%s", T.order);
+}
+
 static void choose_job(void)
 {
     static const char *const optimizers[] = {"optimizer.name=adamw", "optimizer.name=sgd",
@@ -223,6 +234,7 @@ static void choose_job(void)
     static const char *const clips[] = {"optimizer.clip_norm=0",
                                         "optimizer.clip_norm=0.5"};
     static const char *const shards[] = {"server.shards=1", "server.shards=2"};
+    const world_subject subject = world_train_subject(T.kind);
     set("data.samples=%d", SAMPLES);
     set("data.batch=%d", BATCH);
     set("train.epochs=%d", EPOCHS);
@@ -234,12 +246,12 @@ static void choose_job(void)
     set("%s", checkpoints[world_choice(5, 3)]);
     set("%s", clips[world_choice(6, 2)]);
     // A replay has the same bits with other servers.
-    const bool others = T.record.path && servers_may_change();
+    const bool others = T.record.path && servers_may_change() &&
+                        (subject != WORLD_OWN_PACE || !has_rows());
     set("%s", shards[has_many_members() ? 0 : world_choice(7, 2) ^ others]);
     if (others) T.servers = other_servers();
     if (world_choice(14, 2) == 0) set("recovery.share=0.5"); // snapshots in memory
     set("net.dead_after_ms=%d", NEMESIS_DEAD_AFTER_MS);
-    const world_subject subject = world_train_subject(T.kind);
     if (subject == WORLD_FIXED && !has_rows() && world_choice(4, 6) < 4 &&
         world_choice(13, 4) == 0)
         set("loss_scale={use: on, init: 1e38, interval: 3}");
@@ -254,7 +266,10 @@ static void choose_job(void)
         choose_pace(2 + (int)world_choice(16, 2));
         break;
     case WORLD_OWN_PACE:
-        choose_pace(1);
+        if (has_rows())
+            choose_rows_pace();
+        else
+            choose_pace(1);
         break;
     case WORLD_FIXED:
         if (has_rows()) break; // and nothing of the others
@@ -265,7 +280,8 @@ static void choose_job(void)
         else if (world_choice(10, 4) == 0)
             set("train.accumulate=2");
     }
-    if (T.record.path && subject == WORLD_OWN_PACE) set("sync.replay=%s", T.record.path);
+    if (T.record.path && subject == WORLD_OWN_PACE && !has_rows())
+        set("sync.replay=%s", T.record.path);
 }
 
 /* ---- its processes ---- */
@@ -622,7 +638,7 @@ static void check_run(void)
 static void begin_nemesis(void)
 {
     const world_subject subject = world_train_subject(T.kind);
-    // docs/own-pace.md: what a replay does not repeat
+    // docs/own-pace.md and embeddings.md: what a replay does not repeat
     const bool paced = subject == WORLD_OWN_PACE;
     const bool may_pause = subject == WORLD_FIXED || subject == WORLD_DEATHS_AT_OWN_PACE;
     T.nemesis = (nemesis){.seed = T.seed,
@@ -747,6 +763,7 @@ int world_train_run(const world_options *options, const world_job_options *job,
     T.weights = weights;
     snprintf(T.config, sizeof T.config, "%s/job.yaml", job->folder);
     snprintf(T.out, sizeof T.out, "%s/out", job->folder);
+    snprintf(T.order, sizeof T.order, "%s/order", job->folder);
     world_options o = *options;
     o.most_ns = MOST_S * 1000 * MS;
     return world_run(&o, train, NULL);
