@@ -42,6 +42,15 @@ class Steps(RowsTest):
             self.assertEqual("connection-mended" in text, bool(shm), text)
         self.assertEqual(len(outcomes), 1)
 
+    def test_at_their_own_pace(self):
+        # The record gives another run the same bits, rows that are asked for ahead among them.
+        outcomes = set()
+        for key in ("log", "replay"):
+            text = self.rows("grown", "adagrad", self.path(key), "ahead", servers=2,
+                             settings=[*FAST, "rows.policy=asp", f"server.rows_{key}={self.path('order')}"])
+            outcomes.add((Path(self.path(key)).read_bytes(), self.said(text, "hash", 1)[0]))
+        self.assertEqual(len(outcomes), 1)
+
     def test_goes_on_from_a_state(self):
         text = self.rows("resume", "sparse_adam", servers=2)
         self.assertEqual([self.said(text, word) for word in ("same", "plain", "taken")],
