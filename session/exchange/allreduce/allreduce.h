@@ -58,7 +58,7 @@ void ps_allreduce_set_step_of(ps_exchange *x, uint32_t step_of);
         .sync_buffers = ps_allreduce_sync_buffers, .save = ps_allreduce_save,            \
         .load = ps_allreduce_load, .stats = ps_allreduce_stats,                          \
         .stop = ps_allreduce_stop, .destroy = ps_allreduce_destroy,                      \
-        .set_step_of = ps_allreduce_set_step_of, .leaves_out = false,                    \
+        .set_step_of = ps_allreduce_set_step_of, .leaves_out = false, .coded = false,    \
     }
 
 #endif
