@@ -129,7 +129,7 @@ static const char *const values[] = {
     // numbers and words
     "2", "1", "0.5", "300000", "30000", "true", "false", "text", "cpu", "bf16", "on",
     "all", "accuracy", "npy", "adam", "cosine", "linear", "allreduce", "fp16", "allow",
-    "local", "add", "lr", "l1", "order", "mean", "skip", "onehot",
+    "local", "add", "lr", "l1", "order", "mean", "skip", "onehot", "asp",
     // lists
     "[2, 3]", "[0.5, 0.6]", "[0.5, 0.9]", "[conv]", "[{match: ['x'], lr: 2}]"};
 enum { N_VALUES = sizeof values / sizeof *values };
