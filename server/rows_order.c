@@ -137,12 +137,11 @@ static ps_err order_read_lines(ps_rows_order *o, FILE *file, char **text)
     size_t room = 0;
     ssize_t n = getline(text, &room, file);
     if (n < 0 || !order_is_head(o, *text, &o->first))
-        return ps_err_set(
-            PS_ERR_FORMAT,
-            "server.rows_replay: %s is not the record of a job with %u workers "
-            "and %u shards: take as many servers, workers and "
-            "server.shards as the job had",
-            o->replay, o->of.n_workers, o->of.n_shards);
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s is not the record of a job with %u workers "
+                          "and %u shards: take as many servers, workers and "
+                          "server.shards as the job had",
+                          o->replay, o->of.n_workers, o->of.n_shards);
     for (uint64_t line = 2; (n = getline(text, &room, file)) >= 0; line++) {
         if (strlen(*text) != (size_t)n)
             return order_refuse(o->replay, line, "it has a byte of 0");
@@ -188,6 +187,7 @@ ps_err ps_rows_order_open(const ps_config *config, const ps_rows_order_of *of,
     if (err == PS_OK && *config->server.rows_replay) {
         err = order_path(o, config->server.rows_replay, o->replay);
         if (err == PS_OK) err = order_read(o);
+        if (err != PS_OK) err = ps_err_prefix(err, "server.rows_replay");
     }
     if (err == PS_OK && *o->path && *o->replay &&
         ps_regular_file_is_same(o->path, o->replay))

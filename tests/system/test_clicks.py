@@ -272,7 +272,7 @@ class Clicks(JobTest):
             top = Psrun.run([PSRUN, "--top", str(port)]).stdout
             self.assertRegex(top, r"samples/s  test AUC [01]\.\d{4}  restarts")
             self.assertRegex(top, r"\ntable +rows +memory +ids stepped +prefetch hits +dropped\n")
-            self.assertRegex(top, r"\npairs\.rows\.C26 +[1-9][0-9]* +[0-9.]+ kB +[1-9][0-9,]* +- +0\n")
+            self.assertRegex(top, r"\npairs\.rows\.C26 +[1-9][0-9]* +[0-9.]+ k?B +[1-9][0-9,]* +- +0\n")
         finally:
             job.terminate()
             job.communicate()
