@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "log.h"
 #include "mem.h"
@@ -245,37 +246,41 @@ static void order_write_point(uint64_t step, uint64_t point, char line[HEAD_BYTE
     snprintf(line, HEAD_BYTES, "point %" PRIu64 " %" PRIu64 "\n", step, point);
 }
 
-/* Whether the file is a record of this job, up to the point at least. */
-static bool order_has_point(const ps_rows_order *o, uint64_t step, uint64_t point)
+/* Where the line of the point ends, in a record of this job; 0: it has none. */
+static off_t order_find_point(const ps_rows_order *o, uint64_t step, uint64_t point)
 {
     char wanted[HEAD_BYTES], *line = NULL;
     size_t room = 0;
     uint64_t first;
     FILE *file;
-    if (ps_regular_file_stream(o->path, "r", &file) != PS_OK) return false;
+    off_t end = 0;
+    if (ps_regular_file_stream(o->path, "r", &file) != PS_OK) return 0;
     order_write_point(step, point, wanted);
-    bool has = false;
     if (getline(&line, &room, file) > 0 && order_is_head(o, line, &first))
-        while (!has && getline(&line, &room, file) > 0)
-            has = strcmp(line, wanted) == 0;
+        while (end == 0 && getline(&line, &room, file) > 0)
+            if (strcmp(line, wanted) == 0) end = ftello(file);
     free(line);
     fclose(file);
-    return has;
+    return end;
 }
 
-/* goes_on: with what is in the file. */
-static void order_open_file(ps_rows_order *o, uint64_t step, bool goes_on)
+/* Goes on behind the first `kept` bytes, since a server that died may have left half a
+ * line behind them; 0: anew. */
+static void order_open_file(ps_rows_order *o, uint64_t step, off_t kept)
 {
     char head[HEAD_BYTES];
     o->begun = true;
     if (!*o->path) return;
-    if (ps_regular_file_stream(o->path, goes_on ? "a" : "w", &o->file) != PS_OK) {
+    ps_err err = ps_regular_file_stream(o->path, kept > 0 ? "a" : "w", &o->file);
+    if (err == PS_OK && ftruncate(fileno(o->file), kept) != 0)
+        err = ps_err_errno(PS_ERR_IO, "cannot write");
+    if (err != PS_OK) {
         order_give_up(o);
         return;
     }
     order_write_head(o, step, head);
-    if (goes_on)
-        fprintf(o->file, "\nback %" PRIu64 "\n", step);
+    if (kept > 0)
+        fprintf(o->file, "back %" PRIu64 "\n", step);
     else
         fputs(head, o->file);
     order_flush(o);
@@ -284,7 +289,7 @@ static void order_open_file(ps_rows_order *o, uint64_t step, bool goes_on)
 /* A job that begins anew takes the place of the one before. */
 static void order_begin_line(ps_rows_order *o, uint64_t step)
 {
-    if (!o->begun) order_open_file(o, step, false);
+    if (!o->begun) order_open_file(o, step, 0);
     if (o->in_line || !o->file) return;
     o->in_line = true;
     fprintf(o->file, "%" PRIu64 ":", step);
@@ -310,7 +315,7 @@ void ps_rows_order_end_step(ps_rows_order *o, uint64_t step)
 void ps_rows_order_keep(ps_rows_order *o, uint64_t step, uint64_t point)
 {
     char line[HEAD_BYTES];
-    if (!o->begun) order_open_file(o, step, false);
+    if (!o->begun) order_open_file(o, step, 0);
     if (!o->file) return;
     order_end_line(o);
     order_write_point(step, point, line);
@@ -331,7 +336,7 @@ ps_err ps_rows_order_go_back(ps_rows_order *o, uint64_t step, uint64_t point)
     order_flush(o);
     if (o->file) fclose(o->file);
     o->file = NULL;
-    order_open_file(o, step, order_has_point(o, step, point));
+    order_open_file(o, step, order_find_point(o, step, point));
     return PS_OK;
 }
 

@@ -113,11 +113,11 @@ uint32_t ps_plan_shards_per_server(const ps_config_server *config,
                                    const ps_tensor_table *table, ps_chunk_size size,
                                    uint32_t n_servers);
 
-/* How many pay where all is on one host of so many cores, and the workers' arithmetic on
- * its GPUs: one for each MiB, as far as there are cores beside the two threads of each
- * worker, but no fewer than without GPUs. The other processes cannot know it: psrun tells
- * them, by server.shards. More shards change no bit: a sum, and a step, is one element's,
- * in the order of ranks. */
+/* How many are worth it on a host with that many cores, where the servers are and the
+ * workers compute on GPUs: one for each MiB, as far as there are cores beside the two
+ * threads of each worker, but no fewer than without GPUs. The other processes cannot know
+ * it: psrun tells them, by server.shards. More shards change no bit: a sum, and a step,
+ * is one element's, in the order of ranks. */
 uint32_t ps_plan_shards_beside_gpus(const ps_tensor_table *table, uint32_t n_servers,
                                     uint32_t n_workers, int cores);
 

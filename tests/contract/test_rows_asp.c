@@ -1,5 +1,6 @@
-/* rows.policy asp in a shard without a network: who waits for whom, what a record has,
- * and that a job which repeats it gives the same answers in another order of arrival. */
+/* rows.policy asp in a shard without a network: which worker waits for which, what a
+ * record has, and that a job which repeats it gives the same answers in another order of
+ * arrival. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -279,6 +280,29 @@ IN_FOLDER(a_record_goes_back)
     expect_rows(1, 3, 0.5f);
     expect_rows(0, 3, 0.5f);
     rig_close();
+}
+
+/* A server is killed in the middle of a line: the next one goes on behind the point. */
+IN_FOLDER(a_record_goes_on_behind_its_point)
+{
+    const ps_rows_order_of of = {0, 1, WORKERS};
+    char key[640];
+    ps_config c;
+    ps_rows_order *order;
+    snprintf(key, sizeof key, "server.rows_log=%s", folder.path);
+    const char *const set[] = {key};
+    assert_ok(ps_config_load(&c, NULL, set, 1));
+    write_record("0: 0 1 0! 1!\npoint 1 77\n1: 0 1 0! 1!\n2");
+    for (uint64_t point = 77; point <= 78; point++) { // the record lacks the second one
+        assert_ok(ps_rows_order_open(&c, &of, &order));
+        assert_ok(ps_rows_order_go_back(order, 1, point));
+        ps_rows_order_add(order, 1, 1, PS_ROWS_TURN_PULL);
+        ps_rows_order_end_step(order, 1);
+        ps_rows_order_close(&order);
+        expect_record(point == 77 ? "0: 0 1 0! 1!\npoint 1 77\nback 1\n1: 1\n"
+                                  : "1: 1\n");
+    }
+    ps_config_fini(&c);
 }
 
 IN_FOLDER(a_record_of_another_job_is_refused)

@@ -28,7 +28,7 @@ int world_job_run(const world_options *options, const world_job_options *job,
 int world_run_server(int rank, int servers, int workers, int shards, const char *shm);
 extern const char world_init_method[];
 
-/* The memory of who lives through so many deaths of others is judged. */
+/* Other members die that many times: judges the memory of server 0 and worker 0. */
 enum { WORLD_DEATHS_MOST = 5900 };
 int world_deaths_run(const world_options *options, const char *folder, int deaths);
 
