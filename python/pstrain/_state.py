@@ -135,9 +135,9 @@ def order(optimizers: "list[Optimizer]", slots: Slots) -> "list[tuple[int, int]]
 
 def _kept_back(last: Loaded, optimizers: "list[Optimizer]", slots: Slots) -> "torch.Tensor | None":
     """By the codec, in today's order of parameters: those that were unfrozen came last in the job that has saved it."""
-    given, before = last.ours.get("feedback"), last.ours.get("order", ())
-    if given is None:
-        return None
+    given, before = last.ours.get("feedback"), last.ours.get("order")
+    if given is None or before is None:  # an older state_dict: in the order that the job has
+        return given
     if any(number >= len(optimizers) for number, _ in before):
         raise InputError(f"rank {last.rank}: the codec has kept back gradients of more Optimizers than this job has "
                          f"({len(optimizers)}): load the state_dict into the same ones")
