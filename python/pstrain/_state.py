@@ -85,7 +85,9 @@ class Loaded:
 
     def __init__(self, state_dict: "dict[str, typing.Any]", rank: int) -> None:
         self.rank = rank
-        self._state: "dict[int, typing.Any]" = state_dict["state"]
+        # Of its own: the program may go on with the tensors that it has given.
+        self._state = {place: {key: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+                               for key, value in own.items()} for place, own in state_dict["state"].items()}
         self.ours: "dict[str, typing.Any]" = state_dict.get("pstrain", {})
         steps = [int(s["step"]) for s in self._state.values() if "step" in s]
         self.step = int(self.ours.get("step", max(steps, default=1 if self._state else 0)))
@@ -100,8 +102,8 @@ class Loaded:
         """Writes the optimizer's parameters: the steps of the job that were none of their own, and their state."""
         offsets, _ = _offsets(slots)
         for place, (group, param) in enumerate(_in_order(optimizer.param_groups)):
-            slot, own = slots.get(id(param)), self._state.get(place, {})
-            if slot is None:
+            slot, own = slots.get(id(param)), self._state.get(place)
+            if slot is None or own is None:
                 continue
             # SGD keeps no step: its first one is that without a buffer.
             own_step = int(own["step"]) if "step" in own else made if own.get("momentum_buffer") is not None else 0
@@ -118,6 +120,19 @@ class Loaded:
             if slot is not None and place in exact:
                 here, given = slot.sent.detach().cpu(), self._fitting(exact[place], "weights", slot).cpu()
                 slot.host = torch.where(given.to(here.dtype) == here, given, here.to(given.dtype))
+
+    def without(self, optimizer: "Optimizer", slots: Slots) -> "Loaded | None":
+        """What is left for the optimizer's parameters that are none of the job's yet: they are frozen, and may come later."""
+        later = {place for place, (_, param) in enumerate(_in_order(optimizer.param_groups)) if id(param) not in slots}
+        state, weights = ({place: own for place, own in given.items() if place in later}
+                          for given in (self._state, self.ours.get("weights", {})))
+        return Loaded({"state": state, "pstrain": {"weights": weights}}, self.rank) if state or weights else None
+
+    def join(self, out: "dict[str, typing.Any]") -> None:
+        """Puts it into the state_dict of the others: it is saved again."""
+        out["state"] = {**self._state, **out["state"]}
+        if self.ours["weights"]:
+            out["pstrain"]["weights"] = {**self.ours["weights"], **out["pstrain"].get("weights", {})}
 
     def _fitting(self, values: torch.Tensor, key: str, slot: Slot) -> torch.Tensor:
         if tuple(values.shape) != tuple(slot.param.shape):
@@ -200,8 +215,8 @@ def _give_rank_0s(out: Resume, optimizers: "list[Optimizer]", slots: Slots, made
         missed[:n_before] = saved.state.missed[:n_before]
     arrays += [_zeros(_offsets(slots)[1]) for _ in range(n_arrays - len(arrays))]
     for optimizer in optimizers:
-        if optimizer.loaded is not None:
-            optimizer.loaded.fill(optimizer, slots, made, missed, arrays)
+        if optimizer.given is not None:
+            optimizer.given.fill(optimizer, slots, made, missed, arrays)
     out.state.missed = missed
     for i, array in enumerate(arrays):
         out.state.arrays[i] = array.data_ptr()

@@ -226,8 +226,8 @@ class Table:
             self._check_rows()
             rows.put_into(table)
         for optimizer in self.optimizers:
-            if optimizer.loaded is not None:
-                optimizer.loaded.take_exact(optimizer, self.slots)
+            if optimizer.given is not None:
+                optimizer.given.take_exact(optimizer, self.slots)
         resume = _state.resume(self.job.rank, self.optimizers, self.slots, self._has_codec(), saved)
         if resume is not None:
             self.steps = resume.state.step
@@ -246,6 +246,7 @@ class Table:
         self._take(list(self.slots.values()))
         self.opened, self._n_open = True, len(self.slots)
         for optimizer in self.optimizers:
+            optimizer.rest = optimizer.given and optimizer.given.without(optimizer, self.slots)
             optimizer.loaded = None
 
     def _check_rows(self) -> None:

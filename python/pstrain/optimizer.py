@@ -131,6 +131,7 @@ class Optimizer(torch.optim.Optimizer):
             raise InputError(f"rank {job.rank}: none of the parameters requires a gradient")
         self._sync = True  # False within no_sync
         self.loaded: "_state.Loaded | None" = None  # a state_dict, until the job is opened
+        self.rest: "_state.Loaded | None" = None  # of it, what frozen parameters will need
         self.forward = False  # there was a forward pass of its modules since its last step
         self.views = gradient_as_arena_view
         self.share = 1.0 / job.size  #: by which gradients are multiplied; n_r / sum of all n
@@ -516,6 +517,11 @@ class Optimizer(torch.optim.Optimizer):
         return int(self._table.steps)
 
     @property
+    def given(self) -> "_state.Loaded | None":
+        """What was loaded, and is not the servers' yet."""
+        return self.loaded or self.rest
+
+    @property
     def opened(self) -> bool:
         """Whether the servers have begun."""
         return bool(self._table.opened)
@@ -555,6 +561,8 @@ class Optimizer(torch.optim.Optimizer):
         if self._job.rank == 0:
             steps = [saved.made - state.missed[i] for i in range(len(table.slots))]
             out["state"] = _state.in_pytorchs_form(self.name, self.param_groups, table.slots, steps, saved.arrays)
+            if self.rest is not None:
+                self.rest.join(out)
         return out
 
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
@@ -581,7 +589,7 @@ class Optimizer(torch.optim.Optimizer):
         with without_hooks(self):
             super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._empty_state()
-        self.loaded = _state.Loaded(state_dict, self._job.rank)
+        self.loaded, self.rest = _state.Loaded(state_dict, self._job.rank), None
 
     def __getstate__(self) -> typing.NoReturn:
         raise InputError(f"rank {self._job.rank}: an Optimizer belongs to its job, and is not copied or pickled: save "

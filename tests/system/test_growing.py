@@ -40,6 +40,9 @@ class Growing(PythonTest):
     def test_another_optimizer(self):
         self.assertEqual(self.case("another_optimizer").count(": weights True"), 4)
 
+    def test_moments_of_what_was_frozen_when_they_were_loaded(self):
+        self.assertEqual(self.case("frozen_at_load").count(": weights True"), 2)
+
     def test_what_was_read_before_goes_on(self):
         self.assertEqual(self.case("old_weights").count(": fine"), 2)
 

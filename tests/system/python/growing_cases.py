@@ -148,6 +148,31 @@ def saved():
 
 
 @case
+def frozen_at_load():
+    """A state of all parameters is loaded while the convolution is frozen; its moments are there when it comes in."""
+    other, model = net(), net()
+    dist.init_process_group("gloo")
+    theirs = torch.optim.Adam(other.parameters(), lr=0.01)
+    with pstrain.init(), nearest_roots():
+        for step in range(3):
+            make_step(other, theirs, step, True)
+        model.load_state_dict(other.state_dict())
+        model.conv.requires_grad_(False)
+        ours = pstrain.Optimizer(model.parameters(), "adam", lr=0.01)
+        ours.load_state_dict(theirs.state_dict())
+        for step in range(3, 8):
+            for m, o, all_reduced in ((other, theirs, True), (model, ours, False)):
+                m.conv.requires_grad_(step >= 5)
+                make_step(m, o, step, all_reduced)
+            if step in (4, 6):
+                state, wanted = ours.state_dict()["state"], theirs.state_dict()["state"]
+                for place in wanted if RANK == 0 else ():
+                    for key, value in wanted[place].items():
+                        torch.testing.assert_close(state[place][key], value, rtol=1e-5, atol=1e-9)
+        say(f"weights {digest(other, False) == digest(model, False)}")
+
+
+@case
 def old_weights():
     """What the program holds of parameters goes on with them, as with PyTorch's optimizers; gradients of the table before stay
     as they were."""
