@@ -291,7 +291,7 @@ class State:
             for name, member in self._members.items():
                 if name not in states:
                     take, _ = _way(member) or ("", "")
-                    states[name] = getattr(member, take)()
+                    states[name] = _without_methods(member, getattr(member, take)())
         values = {name: self._plain(name, value) for name, value in self._values.items()}
         rows = self._job.rows()
         states[_OWN] = {"values": values, "random": _random.save(), "rates": [] if rows is None else list(rows.rates)}
@@ -576,6 +576,12 @@ _LOCK_S = 10.0  # a job that was killed may still be ending
 
 def _what_stays(store: Store) -> str:
     return f"commit {store.last} stays" if store.last else "there is no commit before it"
+
+
+def _without_methods(member: typing.Any, state: typing.Any) -> typing.Any:
+    """PyTorch 1.13's OneCycleLR names a method of its own in its state, which would bring the optimizer along."""
+    own = [key for key, value in state.items() if getattr(value, "__self__", None) is member] if isinstance(state, dict) else []
+    return {key: value for key, value in state.items() if key not in own} if own else state
 
 
 def _way(what: typing.Any) -> "tuple[str, str] | None":

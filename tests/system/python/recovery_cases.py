@@ -144,7 +144,7 @@ def recovers():
     random.seed(RANK)
     model, optimizers = made(way)
     optimizer = optimizers[0]
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=60)  # changes betas, too
     sampler = pstrain.DistributedSampler(samples(70), seed=5)
     loader = torch.utils.data.DataLoader(sampler.dataset, 4, sampler=sampler)
     state = pstrain.State(model, optimizer, schedule=schedule, sampler=sampler, epoch=0, batch=0,
