@@ -13,13 +13,15 @@
 #include "log.h"
 #include "membership_log.h"
 #include "regular_file.h"
+#include "run_config.h"
 #include "tell.h"
 #include "trainer.h"
 
 /* ---- finding and reading, on rank 0 ---- */
 
-/* An earlier start of the same command that had not come to its first checkpoint is begun
- * anew; a run that has ended stays. */
+/* A start of the same command that had not come to its first checkpoint is begun anew. A
+ * run that has ended stays; but what starts dead parts again (recovery.rejoins) does so
+ * with one that died after its summary, too: with the same settings it is made again. */
 static bool has_ended(const char *run_dir)
 {
     char path[PATH_MAX];
@@ -32,7 +34,9 @@ static ps_err none_found(ps_resume *r, const ps_checkpoint_folder *f)
 {
     if (!r->o.cli->resume_auto)
         return ps_err_set(PS_ERR_IO, "--resume: there is no checkpoint in %s", f->path);
-    r->overwrites = !has_ended(r->run_dir);
+    r->overwrites =
+        !has_ended(r->run_dir) || (r->o.config->recovery.rejoins > 0 &&
+                                   ps_run_config_is_of(r->o.config, r->run_dir));
     return PS_OK;
 }
 

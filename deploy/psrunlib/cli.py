@@ -216,7 +216,7 @@ def make_job(args, build_dir, name=None):
         mps.check(facts, job.hosts)
     if folder:
         keys.make(folder, places.program(build_dir, "ps-server"))
-    if job.restarts and args.config:
+    if args.config and (job.restarts or job.resume == "auto"):
         restarts.choose_checkpoints(job)
     return job
 

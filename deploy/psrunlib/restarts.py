@@ -38,15 +38,16 @@ def is_passing(watched, again=False):
 
 
 def choose_checkpoints(job):
-    """There have to be checkpoints to go on from where too many parts have died at once. Where the user
-    has not said when: seldom, and one at a time, because they may be large."""
+    """There have to be checkpoints to go on from where too many parts have died at once, or by the same command. Where
+    the user has not said when: seldom, and one at a time, because they may be large."""
     facts = job.facts
     if facts["checkpoint.every"] or facts["checkpoint.minutes"] or facts["checkpoint.best"] != "none":
         return
     facts["checkpoint.minutes"] = MINUTES
     chosen = [f"checkpoint.minutes={MINUTES}"] + ["checkpoint.keep=1"] * (facts["checkpoint.keep"] == DEFAULT_KEEP)
     job.overrides = job.overrides + chosen
-    tell(f"psrun: --restarts: no key says when to write checkpoints; {' '.join(chosen)}", sys.stderr)
+    needs = "--restarts" if job.restarts else "--resume auto"
+    tell(f"psrun: {needs}: no key says when to write checkpoints; {' '.join(chosen)}", sys.stderr)
 
 
 @dataclass

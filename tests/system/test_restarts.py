@@ -166,10 +166,11 @@ fi''')
             self.assertNotIn("started again", text)
 
     def test_checkpoints_are_chosen(self):
-        for keys, chosen in (([], "checkpoint.minutes=5 checkpoint.keep=1"),
-                             (["checkpoint.keep=7"], "checkpoint.minutes=5")):
-            text = self.run_job("out", *self.KIND, "train.steps=5", *keys, args=["--restarts", "1", "--dry-run"])
-            self.assertIn(f"psrun: --restarts: no key says when to write checkpoints; {chosen}\n", text)
+        for why, keys, chosen in ((["--restarts", "1"], [], "checkpoint.minutes=5 checkpoint.keep=1"),
+                                  (["--restarts", "1"], ["checkpoint.keep=7"], "checkpoint.minutes=5"),
+                                  (["--resume", "auto"], [], "checkpoint.minutes=5 checkpoint.keep=1")):
+            text = self.run_job("out", *self.KIND, "train.steps=5", *keys, args=[*why, "--dry-run"])
+            self.assertRegex(text, f"psrun: {why[0]}( auto)?: no key says when to write checkpoints; {chosen}\n")
             commands = [line for line in text.splitlines() if "/ps-" in line]
             self.assertEqual(len(commands), text.count("--set checkpoint.minutes=5"))
 

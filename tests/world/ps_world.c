@@ -287,7 +287,8 @@ static int run_failed(wanted *w)
                   {21058810, WORLD_FIRST},
                   {21064310, WORLD_FIRST},
                   {22132907, WORLD_FIRST},
-                  {20231602, WORLD_FIRST}};
+                  {20231602, WORLD_FIRST},
+                  {UINT64_C(1796040625031), WORLD_ROWS}};
     int code = 0;
     for (size_t i = 0; i < sizeof failed / sizeof *failed && code == 0; i++) {
         w->first = w->last = failed[i].seed;

@@ -42,11 +42,11 @@ static void set_list(json_t *config, const char *key, const ps_int_list *from)
     json_object_set_new(run_config_section(config, "model"), key, list);
 }
 
-static ps_err run_config_write_file(const ps_config *cfg, const ps_run_dir *dir)
+/* NULL: no memory. */
+static json_t *run_config_json(const ps_config *cfg)
 {
-    ps_out_file file = {0};
     json_t *config = ps_yaml_json(cfg->tree);
-    if (!config) return ps_err_set(PS_ERR_NOMEM, "no memory for %s", CONFIG);
+    if (!config) return NULL;
     json_object_set_new(run_config_section(config, "job"), "name",
                         json_string(cfg->job.name));
     json_object_del(run_config_section(config, "train"),
@@ -55,6 +55,14 @@ static ps_err run_config_write_file(const ps_config *cfg, const ps_run_dir *dir)
     if (cfg->model.categories.n > 0)
         set_list(config, "categories", &cfg->model.categories);
     set_data_path(config, cfg);
+    return config;
+}
+
+static ps_err run_config_write_file(const ps_config *cfg, const ps_run_dir *dir)
+{
+    ps_out_file file = {0};
+    json_t *config = run_config_json(cfg);
+    if (!config) return ps_err_set(PS_ERR_NOMEM, "no memory for %s", CONFIG);
     ps_err err = ps_out_file_open(&file, dir, CONFIG, true);
     if (err == PS_OK) {
         const int failed = json_dumpf(config, file.file, JSON_INDENT(1));
@@ -65,6 +73,17 @@ static ps_err run_config_write_file(const ps_config *cfg, const ps_run_dir *dir)
     }
     json_decref(config);
     return err;
+}
+
+bool ps_run_config_is_of(const ps_config *config, const char *run_dir)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", run_dir, CONFIG);
+    json_t *now = run_config_json(config), *then = json_load_file(path, 0, NULL);
+    const bool same = now && then && json_equal(now, then);
+    json_decref(now);
+    json_decref(then);
+    return same;
 }
 
 static ps_err write_classes(const ps_class_names *names, const ps_run_dir *dir)

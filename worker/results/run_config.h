@@ -8,6 +8,8 @@
 #ifndef PS_RUN_CONFIG_H
 #define PS_RUN_CONFIG_H
 
+#include <stdbool.h>
+
 #include "class_names.h"
 #include "config.h"
 #include "run_dir.h"
@@ -17,6 +19,9 @@
  * of data is written as an absolute path. IO, NOMEM. */
 ps_err ps_run_config_write(const ps_config *config, const ps_class_names *names,
                            const ps_run_dir *dir);
+
+/* Whether the run in that folder has written the same configuration. */
+bool ps_run_config_is_of(const ps_config *config, const char *run_dir);
 
 /* The names beside a configuration of a run; none where there is no such file. Errors as
  * ps_class_names_read. */
