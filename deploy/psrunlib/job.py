@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from . import hosts as hostfile
-from . import cores, helpers, keys, places
+from . import cgroup, helpers, keys, places
 from .errors import JobError
 
 DEFAULT_PORT = 29500  # torchrun's; for other hosts, where psrun cannot look for a free port
@@ -132,7 +132,7 @@ class Job:
         host = self.worker_hosts[rank] if self.worker_hosts else None
         env = {k: v for k, v in self._env("worker", rank).items() if k in ("LOCAL_RANK", "OMP_NUM_THREADS")}
         if "OMP_NUM_THREADS" in env and not host:
-            env["OMP_NUM_THREADS"] = str(max(1, cores.usable() // self.workers))
+            env["OMP_NUM_THREADS"] = str(max(1, cgroup.cores() // self.workers))
         argv = [self._program("worker", host), "--config", self.config, *set_words(self.overrides)]
         argv += ["--predict", what, "--share", f"{rank}/{self.workers}", "--out", self.out, "--overwrite"]
         return Part("worker", rank, argv, env, host)
@@ -336,7 +336,7 @@ def default_out(job_name):
 def count_devices():
     """For -w auto: the number of visible GPUs or, without one, of cores that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return count_visible(visible) or cores.usable()
+    return count_visible(visible) or cgroup.cores()
 
 
 def visible_for(local_rank, text):

@@ -131,7 +131,8 @@ class Restarts:
 
     def _lacks_memory_again(self, watched):
         """Whether memory was short a second time, and the job came no further meanwhile: it asks for as much each time."""
-        return (watched.code or 0) > 0 and watched.last_error.kind == "NOMEM" and self.in_vain[watched.part.name] > 0
+        by_itself = (watched.code or 0) > 0 and watched.last_error.kind == "NOMEM"
+        return (by_itself or watched.lacks_memory) and self.in_vain[watched.part.name] > 0
 
     def _is_unreached(self, watched):
         """Whether ssh could not start a part again: that is no death. Its host may be booting, and a file server is

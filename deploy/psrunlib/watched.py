@@ -4,13 +4,14 @@ import collections
 import re
 import signal
 
-from . import events
+from . import cgroup, events
 from .log_line import parse
 from .traceback import Traceback, error_of, is_of_others
 
 SSH_FAILED = 255  # ssh's own exit code
 LONGEST = 1 << 16  # characters of a line; a longer one is taken in pieces
 LONGEST_TRACEBACK = 4000  # lines
+LACKS_MEMORY = " (it seems by the kernel: no memory was left)"
 MOST_ERRORS = 100  # the last ones: a program may handle, and print, one in each step
 
 
@@ -50,6 +51,8 @@ class Watched:
         self.step = 0  # the last one that it has told
         self.code = None
         self.ended_at = 0.0
+        self.killed_before = cgroup.killed_for_memory()
+        self.lacks_memory = False  # the kernel has killed it, it seems, because no memory was left
         self.stopped_at = None  # set while it is stopped
         self.silent_at = None  # when the coordinator missed it; None: it has said something since
         self.fault = ""  # why psrun ended it
@@ -108,7 +111,7 @@ class Watched:
         if self.fault:
             return self.fault
         if self.code < 0:
-            return f"was ended by {name_of(-self.code)}"
+            return f"was ended by {name_of(-self.code)}" + LACKS_MEMORY * self.lacks_memory
         if self.part.host and self.code == SSH_FAILED:
             return f"lost its connection to {self.part.host.name} (ssh ended with exit code {SSH_FAILED})"
         return f"ended with exit code {self.code}"
@@ -204,6 +207,8 @@ class Watched:
         stopped_by = self.process.stopped_by() if self.code is None else None
         if self.code is not None:
             self.ended_at = now
+            self.lacks_memory = (self.code == -signal.SIGKILL and not self.part.host and
+                                 cgroup.killed_for_memory() > self.killed_before)
         if stopped_by is None:
             self.stopped_at = None
         elif self.stopped_at is None or self.n_stops != self.process.n_stops:

@@ -72,7 +72,7 @@ class FullMemory(unittest.TestCase):
 
     def dies(self, restarts, name, kind, code=1, fault=""):
         """Whether the part is started again."""
-        one = unittest.mock.Mock(part=job.Part("worker", int(name[-1]), [], {}), code=code, fault=fault, spoke=True,
+        one = unittest.mock.Mock(part=job.Part("worker", int(name[-1]), [], {}), code=code, fault=fault, spoke=True, lacks_memory=False,
                                  errors=[Failure("x", kind, True)], last_error=Failure("x", kind, True))
         mends = restarts.can_mend(one)
         if mends:

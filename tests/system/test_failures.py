@@ -104,6 +104,23 @@ class Deaths(JobTest):
         self.assertEqual(end[2:], [f"psrun: logs are in {self.path('out/logs')}"])
         self.assertIn("ERROR", Path(self.path("out/logs/server-0.log")).read_text(encoding="utf-8"))
 
+    @unittest.skipUnless(os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK), "no memory cgroups (version 1) of our own")
+    def test_psrun_names_the_lack_of_memory(self):
+        """Of a part that the kernel has killed for it; the second time the job ends, as it came no further."""
+        group = Path(tempfile.mkdtemp(prefix="pstrain-test-", dir="/sys/fs/cgroup/memory"))
+        self.addCleanup(group.rmdir)
+        (group / "memory.limit_in_bytes").write_text(str(400 << 20), encoding="ascii")
+        wrapped_bin(self.path("bin"), "ps-worker",
+                    '[ "$RANK" != 1 ] || exec /usr/bin/python3 -c "[bytearray(b\'x\' * (1 << 20)) for _ in range(1 << 20)]"')
+        for args, n in (([], 0), (["--restarts", "3"], 1)):
+            psrun = self.start_psrun("-s", 1, "-w", 2, DIGITS, *LONG, *args, "--build-dir", self.folder, "--overwrite",
+                                     before=lambda: (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii"))
+            text, _ = psrun.communicate(timeout=PATIENCE_S)
+            how = "worker 1 was ended by SIGKILL (it seems by the kernel: no memory was left)"
+            self.assertEqual((psrun.returncode, text.count(f"{how}; it is started again")), (1, n), text)
+            self.assertIn(f"psrun: the job failed: {how}\n", text)
+            self.assertNotIn("dmesg", text)
+
     def test_psrun_says_once_what_all_workers_say(self):
         config, data = self.path("job.yaml"), "data.train: d.csv: sample 3 has the label 9; "
         Path(self.path("d.csv")).write_text("".join(f"{i}.5,{(0, 1, 2, 9)[i]}\n" for i in range(4)), encoding="ascii")

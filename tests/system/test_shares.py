@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun
-from psrunlib import cores, doctor, helpers, hosts, out, ports, remote
+from psrunlib import cgroup, doctor, helpers, hosts, out, ports, remote
 from psrunlib import job as jobs
 from psrunlib.errors import JobError
 
@@ -97,10 +97,22 @@ class Cores(JobTest):
             path.write_text(text)
         found = []
         with mock.patch("os.sched_getaffinity", lambda _: range(64)):
-            for cgroup in ("0::/", "0::/batch/job", "4:cpu,cpuacct:/docker/x\n0::/", "4:cpuset:/docker\n0::/other"):
-                Path(self.path("cgroup")).write_text(cgroup + "\n")
-                found.append(cores.usable(self.path("cgroup"), self.folder))
+            for mine in ("0::/", "0::/batch/job", "4:cpu,cpuacct:/docker/x\n0::/", "4:cpuset:/docker\n0::/other"):
+                Path(self.path("cgroup")).write_text(mine + "\n")
+                found.append(cgroup.cores(self.path("cgroup"), self.folder))
         self.assertEqual(found, [64, 1, 2, 64])
+
+    def test_who_was_killed_for_memory(self):
+        """As cgroup-v2.rst has memory.events, memory.rst memory.oom_control, and vmstat.c /proc/vmstat."""
+        for name, text in (("batch/memory.events", "oom 5\noom_kill 3\noom_group_kill 0\n"), ("vmstat", "pgfault 9\noom_kill 7\n"),
+                           ("memory/old/memory.oom_control", "under_oom 0\noom_kill 4\n"), ("none/memory.events", "oom 1\n")):
+            path = Path(self.path(name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        found = []
+        for mine in ("0::/batch", "9:pids:/x\n4:memory:/old\n0::/", "0::/none", "0::/", ""):
+            found.append(cgroup.killed_for_memory(self.file("cgroup", mine + "\n" * bool(mine)), self.folder, self.path("vmstat")))
+        self.assertEqual(found, [3, 4, 7, 7, 7])
 
 
 class Ports(JobTest):

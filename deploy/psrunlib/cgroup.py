@@ -1,8 +1,9 @@
-"""How many cores psrun may use: as common/base/cpu_quota.h counts them for the programs."""
+"""What this process's cgroup has: cores, as common/base/cpu_quota.h counts them for the programs, and memory."""
 import os
+import re
 
 
-def usable(cgroups="/proc/self/cgroup", mount="/sys/fs/cgroup"):
+def cores(cgroups="/proc/self/cgroup", mount="/sys/fs/cgroup"):
     """Cores that this process is bound to, and no more than its cgroup's quota of time; at least 1."""
     quotas = [len(os.sched_getaffinity(0))]
     for line in _read(cgroups).splitlines():  # "4:cpu,cpuacct:/path", "0::/path"
@@ -10,6 +11,19 @@ def usable(cgroups="/proc/self/cgroup", mount="/sys/fs/cgroup"):
         if not controllers or "cpu" in controllers.split(","):
             quotas += _quotas(mount + "/cpu" * bool(controllers), path.strip("/"))
     return max(1, int(min(quotas)))
+
+
+def killed_for_memory(cgroups="/proc/self/cgroup", mount="/sys/fs/cgroup", whole="/proc/vmstat"):
+    """How many of its processes the kernel has killed up to now because no memory was left, the cgroup's or the host's; of
+    the host's processes where there is no such cgroup."""
+    files = [whole]
+    for line in _read(cgroups).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            name = "memory/{}/memory.oom_control" if controllers else "{}/memory.events"
+            files.insert(0, os.path.join(mount, name.format(path.strip("/"))))
+    counts = (re.search(r"^oom_kill (\d+)$", _read(file), re.MULTILINE) for file in files)
+    return next((int(count[1]) for count in counts if count), 0)
 
 
 def _quotas(top, path):
