@@ -638,7 +638,9 @@ static void shard_tell_lack(ps_shard *s, ps_wire_frames *f)
     (void)handle_rings(s, f); // pushes may lie there until the last one comes
     for (size_t i = 0; rank < 0 && s->pace->lacks && i < s->n_chunks; i++)
         rank = s->pace->lacks(s, &s->chunks[i]);
-    if (rank >= 0) ps_tell("waits", "{s:s, s:i}", "role", "worker", "rank", (int)rank);
+    if (rank < 0) return;
+    ps_tell("waits", "{s:s, s:i}", "role", "worker", "rank", (int)rank);
+    PS_INFO("waits", "for=\"worker %d\"", (int)rank); // where no psrun listens
 }
 
 static ps_err shard_serve(ps_shard *s, ps_wire_frames *f)

@@ -617,6 +617,7 @@ class Deaths(PythonTest):
         text = self.job("dies", "hang", "optimizer", code=1, servers=1, settings=settings)
         self.assertRegex(text, r"psrun: the job failed: worker 0 .*\npsrun:   .*\n"
                                r"psrun:   worker 1 had not sent its gradients of the step\n")
+        self.assertIn('waits for="worker 1"', self.text_of("out/logs/server-0.log"))
 
     def test_what_is_said_of_an_exception(self):
         """Also what lies beneath it: the exception of a DataLoader's worker, a full disk."""
