@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pstrain
-from cases import RANK, case, digest, refused, say
+from cases import RANK, SIZE, case, digest, refused, say
 
 WIDTH = 600  # a layer has more than 1 MiB, the least that DDP lets a bucket have
 MB = 1
@@ -87,8 +87,10 @@ def by_us(way, backend, events):
         optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.5, momentum=0.9)
         return train(model, torch.compile(model, backend=pstrain.in_parts(MB, backend)), optimizer, events)
     if way == "group":
+        # In the store that is there: a rank that ends its group first would find the other's, which is about to end.
+        store = dist.PrefixStore("ours", dist.distributed_c10d._get_default_store())
         dist.destroy_process_group()
-        dist.init_process_group("pstrain")
+        dist.init_process_group("pstrain", store=store, rank=RANK, world_size=SIZE)
     else:
         pstrain.init()
     model = DDP(Layers(), bucket_cap_mb=MB)
