@@ -36,6 +36,7 @@ ENDS_WITHIN_S = 1.0
 ROUND_MOST_S = 1.0
 
 CHUNK_BYTES = 65536
+NEVER_JOINED = "ended before it had joined the job (pstrain.init())"
 MOST_OF_REASON = 2000  # characters of a part's last line
 LAST_CHUNKS = 16  # a pipe holds 1 MiB at most
 
@@ -408,7 +409,7 @@ class Supervisor:
         workers = [w for w in self.watched if w.part.role == "worker"]
         done = [w for w in workers if waits and self._is_done(w) and self.now - w.ended_at > RESTART_GRACE_S]
         if done and not self.signal and self.failed_at is None:
-            done[0].fault, done[0].code = "ended before it had joined the job (pstrain.init())", 1
+            done[0].fault, done[0].code = NEVER_JOINED, 1
             self._fail(done[0])
 
     def _end_stopped(self):
@@ -629,7 +630,7 @@ class Supervisor:
             self._say_what_follows(cause, failed)
             if lacked := self.lacked_by(cause):
                 self.screen.say_in_red(f"psrun:   {lacked}")
-        if self.when_killed and not late and (cause.fault or cause.code < 0):
+        if self.when_killed and not late and cause.fault != NEVER_JOINED and (cause.fault or cause.code < 0):
             asks = cause.code == -signal.SIGKILL and not cause.lacks_memory
             by_kernel = "; if nobody killed it, memory was short (dmesg)" if asks else ""
             self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")

@@ -54,7 +54,9 @@ class Programs(JobTest):
                                r"psrun:   with --restarts")
 
     def test_a_program_that_never_joins(self):
-        self.assertIn("worker 0 ended before it had joined the job (pstrain.init())", self.run_program("true", workers=1))
+        text = self.run_program("true", workers=1)
+        self.assertIn("worker 0 ended before it had joined the job (pstrain.init())", text)
+        self.assertNotIn("--restarts", text)
 
     def test_names_a_python_programs_error(self):
         text = self.psrun("-s", 1, "-w", 1, "--", PYTHON, "-c", "raise ValueError('no such thing')", code=1)
