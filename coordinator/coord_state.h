@@ -104,6 +104,9 @@ struct ps_coordinator {
     uint64_t next_look_ns; // at all members; 0: now
 };
 
+/* One turn of its thread: handles all that has come and all that is due; never blocks. */
+void ps_coord_turn(ps_coordinator *c);
+
 /* Sends a message and sets its nonce. A message that cannot be sent is logged: its member
  * asks again, or its silence is noticed. A member that takes nothing is sent nothing
  * (PS_COORD_BACKLOG_MAX). */

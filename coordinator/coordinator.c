@@ -454,6 +454,19 @@ static void tell_closed(ps_coordinator *c, bool again)
             ps_coord_send(c, &c->peers[i], &m);
 }
 
+void ps_coord_turn(ps_coordinator *c)
+{
+    // First, because a new connection may reuse a closed one's descriptor.
+    ps_gate_turn(c->gate);
+    ps_door_turn(c->door, MESSAGES_PER_ROUND, on_door_message, c);
+    coordinator_receive(c);
+    const ps_err lost = ps_coord_board_expire(c->board);
+    if (lost != PS_OK) ps_coord_abort(c, lost, ps_err_message());
+    ps_coord_start_if_ready(c);
+    tell_closed(c, coordinator_beat(c));
+    coordinator_look(c);
+}
+
 static void *coordinator_run(void *arg)
 {
     ps_coordinator *c = arg;
@@ -469,15 +482,7 @@ static void *coordinator_run(void *arg)
         int n = zmq_poll(items, ALL, gate_ms >= 0 && gate_ms < ms ? gate_ms : ms);
         if (n < 0 && zmq_errno() != EINTR) break;
         if (items[2].revents) break;
-        // First, because a new connection may reuse a closed one's descriptor.
-        ps_gate_turn(c->gate);
-        ps_door_turn(c->door, MESSAGES_PER_ROUND, on_door_message, c);
-        coordinator_receive(c);
-        const ps_err lost = ps_coord_board_expire(c->board);
-        if (lost != PS_OK) ps_coord_abort(c, lost, ps_err_message());
-        ps_coord_start_if_ready(c);
-        tell_closed(c, coordinator_beat(c));
-        coordinator_look(c);
+        ps_coord_turn(c);
     }
     if (c->state < PS_COORD_ENDED) end_unfinished_job(c);
     return NULL;
