@@ -181,6 +181,17 @@ static ps_coord_peer *find_rank(const ps_coordinator *c, const ps_roster_entry *
     return NULL;
 }
 
+/* Whether the last place of the role is for the coordinator's own process, which alone
+ * can begin the job anew, and asks for rank 0. */
+static bool is_for_host(const ps_coordinator *c, const ps_roster_entry *e)
+{
+    const ps_role role = c->o.n_servers > 0 ? PS_ROLE_SERVER : PS_ROLE_WORKER;
+    if (e->role != role || e->rank == 0 || ps_coord_is_named(c, role)) return false;
+    for (int i = 0; i < c->n_peers; i++)
+        if (c->peers[i].entry.role == role && c->peers[i].asked_rank == 0) return false;
+    return true;
+}
+
 static bool check_place(const ps_coordinator *c, const ps_roster_entry *e, refusal *r)
 {
     const char *word = ps_role_name(e->role);
@@ -196,10 +207,14 @@ static bool check_place(const ps_coordinator *c, const ps_roster_entry *e, refus
         return false;
     }
     const int here = admission_count_of(c, e->role);
+    char told[64];
+    if (here == n - 1 && is_for_host(c, e)) {
+        snprintf(told, sizeof told, "the last place is for %s 0", word);
+        return refuse_for_now(c, r, told);
+    }
     if (e->role == PS_ROLE_WORKER && here == n - 1 && ps_coord_keeps_place(c, e->rank))
         return refuse_for_now(c, r, "the last place is for worker 0");
     if (here < n) return true;
-    char told[64];
     snprintf(told, sizeof told, "all %ss of the job have joined already", word);
     return refuse_for_now(c, r, told);
 }

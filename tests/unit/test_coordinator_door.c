@@ -52,6 +52,8 @@ PEER_TEST(who_does_not_fit_is_refused)
     c.join.world_size = 3;
     refused_with(c, PS_ROLE_WORKER, 0, "other numbers of workers and servers");
     refused_with(peer_join_message(), PS_ROLE_WORKER, 2, "no such rank");
+    refused_with(peer_join_message(), PS_ROLE_SERVER, -1,
+                 "the last place is for server 0");
 }
 
 static void *dial_with_key(uint8_t number, ps_role key)
@@ -70,7 +72,7 @@ PEER_TEST_WITH(a_key_joins_as_its_role_alone, peer_open_with_keys)
     for (int key = 0; key < PS_ROLE_COUNT; key++)
         for (int role = 0; role < PS_ROLE_COUNT; role++) {
             void *socket = dial_with_key((uint8_t)(10 * key + role), (ps_role)key);
-            peer_send_join(socket, peer_join_message(), (ps_role)role, -1);
+            peer_send_join(socket, peer_join_message(), (ps_role)role, 0);
             if (key == role) {
                 peer_await(socket, PS_CONTROL_ADMIT);
             } else {
