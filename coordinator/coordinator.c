@@ -120,6 +120,7 @@ static void on_running(ps_coordinator *c, const ps_coord_sender *from,
 {
     switch (m->kind) {
     case PS_CONTROL_HEARTBEAT:
+        from->member->gone = false; // it was taken for dead: nothing follows a BYE
         ps_coord_tell_state(c, from->member);
         break;
     case PS_CONTROL_STATUS:

@@ -310,11 +310,13 @@ static const scenario SCENARIOS[] = {
      .cuts = 1,
      .begun = true,
      .alone = true},
+    {.name = "alone, a delay", .cuts = 1, .delays = 1, .begun = true, .alone = true},
 };
 static const scenario NIGHTLY[] = {
     {.name = "unranked, a death", .deaths = 1, .unranked = true},
     {.name = "uncounted, a death", .deaths = 1, .uncounted = true},
     {.name = "begun, an abort, a death", .deaths = 1, .aborts = 1, .begun = true},
+    {.name = "begun, a delay", .cuts = 1, .delays = 1, .begun = true},
     {.name = "alone, 2 deaths", .deaths = 2, .alone = true},
     {.name = "2 losses", .cuts = 2},
 };
