@@ -579,8 +579,12 @@ def _what_stays(store: Store) -> str:
 
 
 def _without_methods(member: typing.Any, state: typing.Any) -> typing.Any:
-    """PyTorch 1.13's OneCycleLR names a method of its own in its state, which would bring the optimizer along."""
-    own = [key for key, value in state.items() if getattr(value, "__self__", None) is member] if isinstance(state, dict) else []
+    """PyTorch 1.13's OneCycleLR names a method of its own in its state, which would bring the optimizer along; CyclicLR a
+    weak reference to one, which no file takes."""
+    if not isinstance(state, dict):
+        return state
+    called = {key: value() if isinstance(value, weakref.WeakMethod) else value for key, value in state.items()}
+    own = [key for key, value in called.items() if getattr(value, "__self__", None) is member]
     return {key: value for key, value in state.items() if key not in own} if own else state
 
 

@@ -144,7 +144,10 @@ def recovers():
     random.seed(RANK)
     model, optimizers = made(way)
     optimizer = optimizers[0]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=60)  # changes betas, too
+    if way == "hook":
+        schedule = torch.optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.02, 3, cycle_momentum=False)
+    else:
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=60)  # changes betas, too
     sampler = pstrain.DistributedSampler(samples(70), seed=5)
     loader = torch.utils.data.DataLoader(sampler.dataset, 4, sampler=sampler)
     state = pstrain.State(model, optimizer, schedule=schedule, sampler=sampler, epoch=0, batch=0,
