@@ -88,6 +88,10 @@ class Loaded:
         # Of its own: the program may go on with the tensors that it has given.
         self._state = {place: {key: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
                                for key, value in own.items()} for place, own in state_dict["state"].items()}
+        for group in state_dict.get("param_groups", ()):  # apex's and timm's LAMB count the steps there
+            for place in group["params"] if "step" in group else ():
+                if place in self._state:
+                    self._state[place].setdefault("step", group["step"])
         self.ours: "dict[str, typing.Any]" = state_dict.get("pstrain", {})
         steps = [int(s["step"]) for s in self._state.values() if "step" in s]
         self.step = int(self.ours.get("step", max(steps, default=1 if self._state else 0)))
@@ -105,10 +109,11 @@ class Loaded:
             slot, own = slots.get(id(param)), self._state.get(place)
             if slot is None or own is None:
                 continue
-            # SGD keeps no step: its first one is that without a buffer.
-            own_step = int(own["step"]) if "step" in own else made if own.get("momentum_buffer") is not None else 0
+            names = _arguments.state_names(optimizer.name, group)
+            # SGD and Lion keep no step: the first one is that without a buffer.
+            own_step = int(own["step"]) if "step" in own else made if any(own.get(key) is not None for key in names) else 0
             missed[slot.index] = max(0, made - own_step)
-            for key, array in zip(_arguments.state_names(optimizer.name, group), arrays):
+            for key, array in zip(names, arrays):
                 if own.get(key) is not None:
                     place_of(param, array, offsets[slot.index]).copy_(self._fitting(own[key], key, slot))
 

@@ -566,7 +566,7 @@ class Optimizer(torch.optim.Optimizer):
         return out
 
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:
-        """Takes state_dict()'s, or torch.optim's of the same optimizer. Must be called on every
+        """Takes state_dict()'s, or torch.optim's (apex's, timm's) of the same optimizer. Must be called on every
         rank before the first step; rank 0's state counts. Load the model's weights, too."""
         state_dict = dict(state_dict)
         for hook in hooks_of(self, "load_state_dict_pre"):
@@ -587,7 +587,8 @@ class Optimizer(torch.optim.Optimizer):
                              "make a new job to go on from another state")
         _arguments.check_groups(self.name, state_dict["param_groups"], self._job.rank)
         with without_hooks(self):
-            super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+            groups = [{key: value for key, value in group.items() if key != "step"} for group in state_dict["param_groups"]]
+            super().load_state_dict({"state": {}, "param_groups": groups})
         self._empty_state()
         self.loaded, self.rest = _state.Loaded(state_dict, self._job.rank), None
 

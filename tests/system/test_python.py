@@ -146,6 +146,11 @@ class Bits(PythonTest):
                 whole = self.said(self.job("save", name, self.folder), "whole")
                 self.assertEqual(self.said(self.job("load", name, self.folder), "whole"), whole)
 
+    def test_load_what_others_have_saved(self):
+        for name in ("lamb", "lion"):
+            text = self.job("load_from_others", name)
+            self.assertEqual(text.count(": fine"), 2, text)
+
     def test_save_and_load_with_a_codec(self):
         for how in first(1, (["late"], [])):
             whole = self.said(self.job("resume_coded", self.folder, "save", *how), "whole")

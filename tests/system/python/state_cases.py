@@ -54,6 +54,36 @@ def load():
     say("whole", digest(model))
 
 
+@case
+def load_from_others():
+    """10 steps go on from those of a LAMB that counts them in its group; and a moment of Lion's, which counts none."""
+    name = sys.argv[2]
+    model, other = Given(), Given()
+    with pstrain.init():
+        optimizer = pstrain.Optimizer(model.named_parameters(), name, lr=1e-2)
+        if name == "lion":
+            moments = gradients(0, 0)
+            optimizer.load_state_dict({"state": {i: {"exp_avg": m} for i, m in enumerate(moments)},
+                                       "param_groups": optimizer.state_dict()["param_groups"]})
+            optimizer.start()
+            state = optimizer.state_dict()["state"]
+            assert RANK or all(torch.equal(state[i]["exp_avg"], m) for i, m in enumerate(moments)), state
+        else:
+            theirs = reference(name, {"lr": 1e-2}, other, constant)
+            for _ in range(10):
+                _, last = next(theirs)
+            model.load_state_dict(other.state_dict())
+            optimizer.load_state_dict(last.state_dict())
+            steps_of_ours(model, optimizer, 10, 10)
+            for _ in range(10):
+                next(theirs)
+            far = max(ulps(a, b, 0.1) for a, b in zip(model.parameters(), other.parameters()))
+            assert far <= 64, far
+            state = optimizer.state_dict()
+            assert "step" not in state["param_groups"][0] and (RANK or state["state"][0]["step"] == 20), state
+    say("fine")
+
+
 @contextlib.contextmanager
 def made_by_default(dtype, device):
     """What PyTorch makes without further words."""
