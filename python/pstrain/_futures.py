@@ -113,7 +113,8 @@ class Work(_Base):  # type: ignore[misc]
     def wait(self, timeout: typing.Any = None) -> bool:
         """Blocks until the call is done; raises what went wrong. timeout (timedelta): TimeoutError after it, and the
         call goes on; none, or 0: the job's own deadline."""
-        let_go(self)
+        if not is_asked_by_autograd():  # within join() DistributedDataParallel asks for its future next
+            let_go(self)
         seconds = timeout.total_seconds() if timeout else 0.0
         if not self._promise.wait(self._give_up, seconds if seconds > 0 else None):
             raise TimeoutError(f"{self._name} is not done after {seconds:g} s (timeout= of wait)")

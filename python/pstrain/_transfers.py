@@ -197,7 +197,8 @@ class Work(_Base):  # type: ignore[misc]
             self._comm.links.session.give_up()
             self.wait_done()
             raise
-        let_go(self)
+        if not is_asked_by_autograd():  # within join() DistributedDataParallel asks for its future next
+            let_go(self)
         if self._error is not None:
             raise self._error
         return True

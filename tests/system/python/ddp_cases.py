@@ -212,7 +212,8 @@ class Branches(nn.Module):
 
 @case
 def unused():
-    """DistributedDataParallel that finds unused parameters: it waits in C++ for a sum of flags."""
+    """DistributedDataParallel that finds unused parameters: it waits in C++ for a sum of flags. And within join(), where
+    its C++ waits for the number of ranks that have batches left, and then asks the same work for its future."""
     dist.init_process_group("pstrain")
     gloo = dist.new_group(backend="gloo")
     weights = []
@@ -223,6 +224,12 @@ def unused():
             optimizer.zero_grad()
             model(torch.full((2, 4), 0.1 * step + RANK), (step + RANK) // 3 % 2).backward()
             optimizer.step()
+        for by_all in (True, False):
+            with model.join(divide_by_initial_world_size=by_all):
+                for step in range(3 + 2 * RANK):
+                    optimizer.zero_grad()
+                    model(torch.full((2, 4), 0.1 * step + RANK), step % 2).backward()
+                    optimizer.step()
         weights.append(digest(model.module))
     assert weights[0] == weights[1], "other weights than with Gloo"
     say("fine")
