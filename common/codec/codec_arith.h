@@ -36,8 +36,8 @@ PS_ARITH float ps_codec_int8_scale(uint32_t most)
 {
     float scale = ps_float_of_bits(most) / 127.0f;
     if (scale < FLT_MIN) scale = 0; // it has no inverse: the block is sent as zeros
-    // It was rounded up: its product, rounded, would be infinite. (GCC 14 takes the scale
-    // itself for infinite behind a comparison of `scale * 127.0f`.)
+    // It was rounded up: in float32 its product would be infinite. (Compared in double:
+    // where `scale * 127.0f` is compared, GCC 14 then takes the scale for infinite, too.)
     if ((double)scale * 127.0 >= 0x1.ffffffp127) scale = nextafterf(scale, 0);
     return most >= 0x7F800000u ? ps_float_of_bits(0x7FC00000u) : scale; // NaN
 }

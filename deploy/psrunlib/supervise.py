@@ -631,9 +631,8 @@ class Supervisor:
             if lacked := self.lacked_by(cause):
                 self.screen.say_in_red(f"psrun:   {lacked}")
         if self.when_killed and not late and cause.fault != NEVER_JOINED and (cause.fault or cause.code < 0):
-            asks = cause.code == -signal.SIGKILL and not cause.lacks_memory
-            by_kernel = "; if nobody killed it, memory was short (dmesg)" if asks else ""
-            self.screen.say(f"psrun:   {self.when_killed}{by_kernel if not cause.fault else ''}")
+            by_kernel = "; if nobody killed it, memory was short (dmesg)" if cause.may_lack_memory else ""
+            self.screen.say(f"psrun:   {self.when_killed}{by_kernel}")
         self.faults.named()
         self.needs_logs = not own or not cause.errors or any(w.step for w in self.watched)
         if self.needs_logs or not self.drops_logs:

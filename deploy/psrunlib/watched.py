@@ -117,6 +117,11 @@ class Watched:
         return f"ended with exit code {self.code}"
 
     @property
+    def may_lack_memory(self):
+        """Whether it was killed, and nobody knows by whom."""
+        return self.code == -signal.SIGKILL and not self.fault and not self.lacks_memory
+
+    @property
     def has_last_words(self):
         """Whether what it has said last tells why it has ended. A signal comes without words, except abort()'s: C++ says
         which exception nobody has handled (std::bad_alloc)."""

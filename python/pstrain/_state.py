@@ -127,14 +127,14 @@ class Loaded:
                 slot.host = torch.where(given.to(here.dtype) == here, given, here.to(given.dtype))
 
     def without(self, optimizer: "Optimizer", slots: Slots) -> "Loaded | None":
-        """What is left for the optimizer's parameters that are none of the job's yet: they are frozen, and may come later."""
+        """The part for parameters that the job does not have: they are frozen, and it may get them later."""
         later = {place for place, (_, param) in enumerate(_in_order(optimizer.param_groups)) if id(param) not in slots}
         state, weights = ({place: own for place, own in given.items() if place in later}
                           for given in (self._state, self.ours.get("weights", {})))
         return Loaded({"state": state, "pstrain": {"weights": weights}}, self.rank) if state or weights else None
 
-    def join(self, out: "dict[str, typing.Any]") -> None:
-        """Puts it into the state_dict of the others: it is saved again."""
+    def add_to(self, out: "dict[str, typing.Any]") -> None:
+        """Adds it to the state_dict of the other parameters: it is saved again."""
         out["state"] = {**self._state, **out["state"]}
         if self.ours["weights"]:
             out["pstrain"]["weights"] = {**self.ours["weights"], **out["pstrain"].get("weights", {})}
@@ -220,8 +220,8 @@ def _give_rank_0s(out: Resume, optimizers: "list[Optimizer]", slots: Slots, made
         missed[:n_before] = saved.state.missed[:n_before]
     arrays += [_zeros(_offsets(slots)[1]) for _ in range(n_arrays - len(arrays))]
     for optimizer in optimizers:
-        if optimizer.given is not None:
-            optimizer.given.fill(optimizer, slots, made, missed, arrays)
+        if optimizer.pending is not None:
+            optimizer.pending.fill(optimizer, slots, made, missed, arrays)
     out.state.missed = missed
     for i, array in enumerate(arrays):
         out.state.arrays[i] = array.data_ptr()

@@ -226,8 +226,8 @@ class Table:
             self._check_rows()
             rows.put_into(table)
         for optimizer in self.optimizers:
-            if optimizer.given is not None:
-                optimizer.given.take_exact(optimizer, self.slots)
+            if optimizer.pending is not None:
+                optimizer.pending.take_exact(optimizer, self.slots)
         resume = _state.resume(self.job.rank, self.optimizers, self.slots, self._has_codec(), saved)
         if resume is not None:
             self.steps = resume.state.step
@@ -246,7 +246,7 @@ class Table:
         self._take(list(self.slots.values()))
         self.opened, self._n_open = True, len(self.slots)
         for optimizer in self.optimizers:
-            optimizer.rest = optimizer.given and optimizer.given.without(optimizer, self.slots)
+            optimizer.rest = optimizer.pending and optimizer.pending.without(optimizer, self.slots)
             optimizer.loaded = None
 
     def _check_rows(self) -> None:

@@ -117,7 +117,7 @@ def _why(folder: str, attempt: str, cause: typing.Any, lacked: str) -> str:
             line, _, text = f.read().rstrip().partition("\n")
         lacked = lacked and f" ({lacked.replace('worker', 'rank')})"
         return f"{name} failed: {line}{lacked}\n\nOn {name}:\n{text}"
-    if cause.code == -signal.SIGKILL and not cause.fault and not cause.lacks_memory:
+    if cause.may_lack_memory:
         return f"{name} {cause.how}; if nobody killed it, memory was short (dmesg)"
     words = cause.last_error.text or cause.last_line if cause.has_last_words else ""
     return f"{name} {cause.how}" + (f": {words}" if words else "")

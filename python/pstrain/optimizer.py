@@ -517,8 +517,8 @@ class Optimizer(torch.optim.Optimizer):
         return int(self._table.steps)
 
     @property
-    def given(self) -> "_state.Loaded | None":
-        """What was loaded, and is not the servers' yet."""
+    def pending(self) -> "_state.Loaded | None":
+        """What was loaded, and the servers do not have yet."""
         return self.loaded or self.rest
 
     @property
@@ -562,7 +562,7 @@ class Optimizer(torch.optim.Optimizer):
             steps = [saved.made - state.missed[i] for i in range(len(table.slots))]
             out["state"] = _state.in_pytorchs_form(self.name, self.param_groups, table.slots, steps, saved.arrays)
             if self.rest is not None:
-                self.rest.join(out)
+                self.rest.add_to(out)
         return out
 
     def load_state_dict(self, state_dict: "dict[str, typing.Any]") -> None:

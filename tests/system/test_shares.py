@@ -88,13 +88,17 @@ class Hosts(JobTest):
 
 
 class Cores(JobTest):
+    def put(self, name, text):
+        """Writes a file of a cgroup."""
+        path = Path(self.path(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
     def test_a_quota_counts(self):
         """As kernel.org's cgroup-v2.rst (cpu.max) and sched-bwc.rst (cfs_quota_us) have the files."""
         for name, text in (("batch/cpu.max", "50000 100000"), ("batch/job/cpu.max", "max 100000"),
                            ("cpu/docker/cpu.cfs_quota_us", "100000\n"), ("cpu/docker/cpu.cfs_period_us", "50000\n")):
-            path = Path(self.path(name))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            self.put(name, text)
         found = []
         with mock.patch("os.sched_getaffinity", lambda _: range(64)):
             for mine in ("0::/", "0::/batch/job", "4:cpu,cpuacct:/docker/x\n0::/", "4:cpuset:/docker\n0::/other"):
@@ -106,9 +110,7 @@ class Cores(JobTest):
         """As cgroup-v2.rst has memory.events, memory.rst memory.oom_control, and vmstat.c /proc/vmstat."""
         for name, text in (("batch/memory.events", "oom 5\noom_kill 3\noom_group_kill 0\n"), ("vmstat", "pgfault 9\noom_kill 7\n"),
                            ("memory/old/memory.oom_control", "under_oom 0\noom_kill 4\n"), ("none/memory.events", "oom 1\n")):
-            path = Path(self.path(name))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            self.put(name, text)
         found = []
         for mine in ("0::/batch", "9:pids:/x\n4:memory:/old\n0::/", "0::/none", "0::/", ""):
             found.append(cgroup.killed_for_memory(self.file("cgroup", mine + "\n" * bool(mine)), self.folder, self.path("vmstat")))
