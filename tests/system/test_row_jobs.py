@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import unittest
 from pathlib import Path
 
@@ -39,6 +40,21 @@ class RowTest(JobTest):
         self.assertEqual(files.keys(), wanted.keys())
         for name, bytes_ in files.items():
             self.assertEqual(bytes_, wanted[name], name)
+
+    def death_of_a_server(self, *armed, keys):
+        """What a job says whose server 1 is killed when a checkpoint is on the disk. Worker 0 waits for that, once it has
+        made so many gradients; other parts die at fault points."""
+        faults = Faults(self.path("faults"), "worker/0@step.made:14:hold", *armed)
+        job = self.start_psrun("--verbose", "-s", "2", "-w", "2", "--restarts", 2, self.job(), *keys,
+                               env=dict(os.environ, **faults.env))
+        faults.wait_for("step.made", job)
+        wait_until(lambda: any(Path(self.path("out", "checkpoints")).glob("step-*/manifest.json")), "no checkpoint")
+        os.kill(find_part(job.pid, "server", 1), signal.SIGKILL)
+        faults.let_go("step.made")
+        said, _ = job.communicate(timeout=300)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertEqual(len(faults.have_been()), 1 + len(armed), said)
+        return said
 
     def deaths(self, *armed, keys=(), of_all=(), out="out"):
         """What a job says of which parts die at fault points. of_all: keys of the job that is left alone, too."""
@@ -100,15 +116,11 @@ class RowJobs(RowTest):
 
     def test_at_their_own_pace(self):
         """rows.policy asp, with the deaths of a worker and a server. What they recorded gives the same without deaths."""
-        asp = ("-s", "2", "-w", "2", self.job(), "rows.policy=asp")
-        faults = Faults(self.path("faults"), "worker/1@step.begun:5:kill", "server/1@rows.kept:3:kill")
-        job = self.start_psrun("--verbose", "--restarts", "2", *asp, "checkpoint.every=4", "recovery.share=0.5",
-                               f"server.rows_log={self.path('order')}", env=dict(os.environ, **faults.env))
-        said, _ = job.communicate(timeout=300)
-        self.assertEqual(job.returncode, 0, said)
-        self.assertEqual(len(faults.have_been()), 2, said)
+        said = self.death_of_a_server("worker/1@step.begun:5:kill", keys=(
+            "rows.policy=asp", "checkpoint.every=4", "recovery.share=0.5", f"server.rows_log={self.path('order')}"))
         records = [Path(self.path("order", f"rows-{shard}.log")).read_text() for shard in (0, 1)]
-        self.assertTrue(all("back " in record for record in records), records)
+        self.assertTrue(all("back " in record for record in records), (said, records))
+        asp = ("-s", "2", "-w", "2", self.job(), "rows.policy=asp")
         self.psrun(*asp, f"server.rows_replay={self.path('order')}", out="again")
         self.assertEqual(self.files("out"), self.files("again"))
         said = self.psrun("-s", "1", *asp[2:], f"server.rows_replay={self.path('order')}", code=1, out="other")
@@ -147,7 +159,8 @@ class Buddies(RowTest):
 
     def test_deaths_of_two_neighbours(self):
         """Nobody has their rows any more but the disk."""
-        text = self.deaths("server/1@rows.kept:3:kill", "server/0@rejoin.asked:1:kill", keys=("checkpoint.every=1",))
+        text = self.death_of_a_server("server/0@rejoin.asked:1:kill", keys=(*self.KEYS, *self.LONG, "checkpoint.every=1"))
+        self.check("out", *self.LONG)
         self.assertRegex(text, r"rows-lost server=0 note=\"no process has its rows in memory any more")
         self.assertRegex(text, r"rows step=\d+ from=\S+/step-\d+")
         self.assertNotIn("memory of server", text)
