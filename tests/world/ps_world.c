@@ -288,7 +288,8 @@ static int run_failed(wanted *w)
                   {21064310, WORLD_FIRST},
                   {22132907, WORLD_FIRST},
                   {20231602, WORLD_FIRST},
-                  {UINT64_C(1796040625031), WORLD_ROWS}};
+                  {UINT64_C(1796040625031), WORLD_ROWS},
+                  {50012264, WORLD_ROWS}};
     int code = 0;
     for (size_t i = 0; i < sizeof failed / sizeof *failed && code == 0; i++) {
         w->first = w->last = failed[i].seed;

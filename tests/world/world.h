@@ -27,7 +27,8 @@ typedef struct world_process {
     char address[24];   // its host's: each has a host of its own
     uint64_t frozen_ns; // until then its tasks stand still
     bool dead;
-    bool ended; // main has returned `code`
+    bool ended;   // main has returned `code`
+    bool was_cut; // from a peer that it had connected to
     int code;
     int64_t clock_s;    // by how much its host's clock on the wall is wrong
     int signal;         // that it was sent; 0: none

@@ -573,6 +573,12 @@ static bool names_one_of(int r, unsigned set)
     return names;
 }
 
+/* It was not there when the others heard why the job ends, and then nobody listened. */
+static bool has_missed_the_end(int r)
+{
+    return J.members[J.servers + r]->was_cut && strstr(J.error[r], "the coordinator (");
+}
+
 /* Those that miss it name it, or a worker that failed by it. */
 static void check_victim_named(void)
 {
@@ -581,7 +587,8 @@ static void check_victim_named(void)
         for (int r = 0; r < J.workers; r++)
             if (names_victim(J.error[r]) || names_one_of(r, leads)) leads |= 1u << r;
     for (int r = 0; r < J.workers; r++)
-        if (victim && J.error[r][0] && !(leads >> r & 1))
+        if (victim && J.error[r][0] && !(leads >> r & 1) &&
+            !(leads && has_missed_the_end(r)))
             world_wrong("%s was killed, and worker %d says: %s", victim, r, J.error[r]);
 }
 

@@ -655,6 +655,7 @@ static void end_connection(connection *c, bool lossy)
     if (c->state == DOWN) return;
     const bool was_up = c->state == UP;
     c->state = DOWN;
+    c->dealer->process->was_cut |= lossy;
     for (int i = 0; i < 2; i++) {
         way *w = i ? &c->up : &c->down;
         const uint64_t travels = w->n_sent - w->n_arrived;
