@@ -114,7 +114,7 @@ static void add_process(place *p, uint32_t m)
 static void list_actions(place *p)
 {
     p->n = p->next = 0;
-    for (uint32_t m = 0; m < MEMBERS; m++)
+    for (uint32_t m = 0; m < world_members(); m++)
         add_process(p, m);
     add_links(p);
     for (int i = 0; W.coordinator && i < W.coordinator->n_peers; i++)
@@ -141,7 +141,7 @@ static void act(action a)
 
 static bool all_have_joined(void)
 {
-    for (uint32_t m = 0; m < MEMBERS; m++)
+    for (uint32_t m = 0; m < world_members(); m++)
         if (W.processes[m].phase != PHASE_RUNS) return false;
     return true;
 }
@@ -182,8 +182,8 @@ static void tell_action(action a)
     if (a.kind == ACT_UP) message = world_frame_name(W.links[a.on].up[0]);
     if (a.kind == ACT_TAKE)
         message = world_frame_name(W.links[W.processes[m].link].down[0]);
-    printf("  %s %u, start %u: %s %s\n", m < SERVERS ? "server" : "worker",
-           m < SERVERS ? m : m - SERVERS,
+    printf("  %s %u, start %u: %s %s\n", m < S.servers ? "server" : "worker",
+           m < S.servers ? m : m - S.servers,
            of_link ? W.links[a.on].start : W.processes[m].start, does[a.kind], message);
 }
 
@@ -311,6 +311,7 @@ static const scenario SCENARIOS[] = {
      .begun = true,
      .alone = true},
     {.name = "alone, a delay", .cuts = 1, .delays = 1, .begun = true, .alone = true},
+    {.name = "1 worker, unranked, a death", .workers = 1, .deaths = 1, .unranked = true},
 };
 static const scenario NIGHTLY[] = {
     {.name = "unranked, a death", .deaths = 1, .unranked = true},

@@ -7,7 +7,7 @@
  *
  * What a process does by itself it does at once: nobody sees whether it is later.
  *
- * And for psrun: it starts a process that has died again, unless a worker has ended in
+ * And for psrun: it starts a process that has died again, unless another has ended in
  * order; then it ends those that wait to join. */
 #include <stdio.h>
 #include <string.h>
@@ -21,12 +21,12 @@ static uint32_t number_of(const process *p)
 
 static ps_role role_of(uint32_t m)
 {
-    return m < SERVERS ? PS_ROLE_SERVER : PS_ROLE_WORKER;
+    return m < S.servers ? PS_ROLE_SERVER : PS_ROLE_WORKER;
 }
 
 static int rank_of(uint32_t m)
 {
-    return m < SERVERS ? (int)m : (int)m - SERVERS;
+    return m < S.servers ? (int)m : (int)m - S.servers;
 }
 
 bool stand_in_lives(uint32_t m)
@@ -53,7 +53,7 @@ static void process_begin(process *p, phase first, int start, int run)
 
 void stand_in_begin(void)
 {
-    for (uint32_t m = 0; m < MEMBERS; m++)
+    for (uint32_t m = 0; m < world_members(); m++)
         process_begin(&W.processes[m], PHASE_OUT, 0, 0);
 }
 
@@ -88,8 +88,8 @@ static void say_join(process *p)
     ps_mp_write_array(&w, 0);
     ps_control c = {.kind = PS_CONTROL_JOIN, .name = "job", .text = PS_VERSION};
     c.join.config_hash = c.join.plan_hash = 1;
-    c.join.world_size = WORKERS;
-    c.join.servers = SERVERS;
+    c.join.world_size = S.workers;
+    c.join.servers = S.servers;
     c.join.incarnation = S.uncounted                           ? 0
                          : S.mistake == MISTAKE_OLD_START_WINS ? 9u - p->start
                                                                : p->start;
@@ -147,7 +147,7 @@ static uint64_t hash_of_entries(const ps_roster *r)
 static void check_pair(const process *p, const process *q)
 {
     const uint32_t a = number_of(p), b = number_of(q);
-    const bool servers[] = {a < SERVERS, b < SERVERS};
+    const bool servers[] = {a < S.servers, b < S.servers};
     if (servers[0] == servers[1] && p->rank == q->rank)
         world_wrong("two processes are %s %d", ps_role_name(role_of(a)), p->rank);
     if (p->roster != q->roster) world_wrong("%u and %u have different rosters", a, b);
@@ -164,15 +164,15 @@ static void check_roster(const process *p, const ps_roster *r)
     char host[sizeof r->servers->host];
     const uint32_t m = number_of(p);
     const ps_roster_entry *mine =
-        m < SERVERS ? &r->servers[p->rank] : &r->workers[p->rank];
+        m < S.servers ? &r->servers[p->rank] : &r->workers[p->rank];
     snprintf(host, sizeof host, "%u.%u", m, p->start);
     if (strcmp(host, mine->host) != 0)
         world_wrong("process %u is not where its roster says", m);
     if (!S.unranked && p->rank != rank_of(m))
         world_wrong("process %u has rank %d", m, p->rank);
-    if ((r->secrets != NULL) != (m < SERVERS))
+    if ((r->secrets != NULL) != (m < S.servers))
         world_wrong("secrets are not the servers'");
-    for (uint32_t i = 0; i < MEMBERS; i++) {
+    for (uint32_t i = 0; i < world_members(); i++) {
         const process *q = &W.processes[i];
         if (q != p && q->phase == PHASE_RUNS && q->nonce == p->nonce) check_pair(p, q);
     }
@@ -189,7 +189,7 @@ static void leave(process *p)
 static void go_on(process *p)
 {
     ps_control c = {.kind = PS_CONTROL_GATHER, .name = "begin"};
-    if (number_of(p) < SERVERS) {
+    if (number_of(p) < S.servers) {
         if (p->ended && !p->leaving) leave(p);
         return;
     }
@@ -223,7 +223,9 @@ static void on_welcome(process *p, const ps_control *c)
     }
     p->rank = (int8_t)c->welcome.rank;
     p->roster = hash_of_entries(&r);
-    if (r.secrets) memcpy(p->secrets, r.secrets, sizeof p->secrets);
+    if (r.secrets)
+        memcpy(p->secrets, r.secrets,
+               (size_t)ps_roster_n_secrets(&r) * sizeof *p->secrets);
     check_roster(p, &r);
     ps_roster_fini(&r);
     p->phase = PHASE_RUNS;
@@ -254,7 +256,7 @@ static void on_running(process *p, const ps_control *c)
     if (c->kind == PS_CONTROL_DONE) on_answer(p, c);
     if (c->kind != PS_CONTROL_END) return;
     p->ended = true;
-    if (number_of(p) < SERVERS) go_on(p);
+    if (number_of(p) < S.servers) go_on(p);
 }
 
 /* Of a job that has ended before it knew that it had begun. */
@@ -307,7 +309,7 @@ bool stand_in_can_repeat(uint32_t m)
     const ps_coord_state state = W.coordinator->state;
     if (p->phase == PHASE_RUNS)
         return state == PS_COORD_ABORTED || (state == PS_COORD_ENDED && !p->ended &&
-                                             (m >= SERVERS || world_has_ended()));
+                                             (m >= S.servers || world_has_ended()));
     return p->phase == PHASE_DOOR || (p->phase == PHASE_ADMITTED &&
                                       (state != PS_COORD_JOINING || !world_is_here(l)));
 }
@@ -379,7 +381,7 @@ static void settle(process *p)
 
 void stand_in_settle(void)
 {
-    for (uint32_t m = 0; m < MEMBERS; m++)
+    for (uint32_t m = 0; m < world_members(); m++)
         settle(&W.processes[m]);
 }
 
@@ -396,7 +398,7 @@ void stand_in_abort(uint32_t m)
 
 static bool work_is_done(void)
 {
-    for (uint32_t m = SERVERS; m < MEMBERS; m++)
+    for (uint32_t m = 0; m < world_members(); m++)
         if (W.processes[m].phase == PHASE_DONE) return true;
     return false;
 }
@@ -415,9 +417,9 @@ void stand_in_die(uint32_t m)
 bool world_is_final(void)
 {
     bool missing = work_is_done();
-    for (uint32_t m = 0; m < MEMBERS; m++)
+    for (uint32_t m = 0; m < world_members(); m++)
         missing |= S.alone && W.processes[m].phase == PHASE_DEAD;
-    for (uint32_t m = 0; m < MEMBERS; m++) {
+    for (uint32_t m = 0; m < world_members(); m++) {
         const phase p = W.processes[m].phase;
         if (p < PHASE_DONE && !(W.disturbed && missing && p < PHASE_RUNS)) return false;
     }

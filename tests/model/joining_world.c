@@ -84,7 +84,8 @@ static void canonicalize(ps_coordinator *c)
     }
     c->next_look_ns = 0;
     memset(c->reason, 0, sizeof c->reason);
-    memset(c->peers + c->n_peers, 0, (size_t)(MEMBERS - c->n_peers) * sizeof *c->peers);
+    memset(c->peers + c->n_peers, 0,
+           (world_members() - (size_t)c->n_peers) * sizeof *c->peers);
     sort_peers(c);
     char **none[MEMBERS]; // their endpoints, each an array of nothing
     for (int i = 0; i < c->n_peers; i++)
@@ -148,8 +149,8 @@ void world_start_coordinator(void)
     static ps_coordinator_options o; // with nothing between its fields
     o.where = "tcp://127.0.0.1:1";
     o.job = "job";
-    o.n_servers = SERVERS;
-    o.n_workers = WORKERS;
+    o.n_servers = S.servers;
+    o.n_workers = S.workers;
     o.config_hash = o.plan_hash = 1;
     o.heartbeat_ms = HEARTBEAT_MS;
     o.dead_after_ms = DEAD_AFTER_MS;
@@ -379,6 +380,8 @@ void world_copy(world *to, const world *from)
 void world_open(const scenario *s)
 {
     S = *s;
+    if (S.servers == 0) S.servers = MOST;
+    if (S.workers == 0) S.workers = MOST;
     fault[0] = '\0';
     world_forget_frames();
     memset(&W, 0, sizeof W);

@@ -2,7 +2,7 @@
  * (coordinator/coord_*.c, the codec of its messages, the roster), with queues of messages
  * where it has sockets, and stand-ins for the members (joining_stand_in.c).
  *
- *     2 servers, 2 workers; server 0's process has the coordinator
+ *     servers and workers, up to 2 of each; server 0's process has the coordinator
  *
  *     process: JOIN, HERE, GATHER, ... -> up[] -> ps_coord_turn
  *     process <- down[] <- ADMIT, WELCOME, ABORT, ... <- what the coordinator sends
@@ -21,10 +21,9 @@
 #include "coord_state.h"
 
 enum {
-    SERVERS = 2,
-    WORKERS = 2,
-    MEMBERS = SERVERS + WORKERS, // servers first
-    PER_MEMBER = 6,              // connections at a time
+    MOST = 2,           // servers, and workers
+    MEMBERS = 2 * MOST, // servers first
+    PER_MEMBER = 6,     // connections at a time
     LINKS = MEMBERS * PER_MEMBER,
     QUEUE = 6,
     FD = 100, // of connection 0
@@ -73,7 +72,7 @@ typedef struct process {
     int8_t rank;
     ps_secret secret;
     uint64_t nonce, roster; // roster: a hash of its entries
-    ps_secret secrets[WORKERS + 2];
+    ps_secret secrets[MOST + 2];
 } process;
 
 typedef struct block {
@@ -113,6 +112,7 @@ typedef enum mistake {
 
 typedef struct scenario {
     const char *name;
+    uint8_t servers, workers; // 0: 2
     uint8_t deaths, cuts;
     uint8_t aborts; // a member notices a death before the coordinator, and says so
     uint8_t delays; // a connection is lost for so long that its member seems dead
@@ -125,6 +125,11 @@ typedef struct scenario {
 
 extern world W;
 extern scenario S;
+
+static inline uint32_t world_members(void)
+{
+    return S.servers + S.workers;
+}
 
 void world_open(const scenario *s);
 void world_allow_faults(void); // those of the scenario
