@@ -1,11 +1,14 @@
 /* ps-bench-step: the arithmetic of one worker alone, without data files or an exchange.
  *
  *   ps-bench-step CONFIG STEPS WARMUP SECONDS [key=value ...]
+ *   ps-bench-step --weights OUT CONFIG [key=value ...]
  *
- * Trains CONFIG's model on one synthetic batch (forward, loss, backward, optimizer),
- * until STEPS or SECONDS are over, but at least 3 steps. Prints one JSON object: for each
- * step after WARMUP the milliseconds of the step and its parts, the processor time of all
- * threads, and the time in oneDNN's kernels.
+ * --weights writes the job's first weights (of train.init, else of train.seed) as
+ * safetensors, and that is all: every side of a comparison loads them. Else it trains
+ * CONFIG's model on one synthetic batch (forward, loss, backward, optimizer), until STEPS
+ * or SECONDS are over, but at least 3 steps. Prints one JSON object: for each step after
+ * WARMUP the milliseconds of the step and its parts, the processor time of all threads,
+ * and the time in oneDNN's kernels.
  *
  * The linker puts wrap_ functions around the two calls that run kernels (--wrap, see
  * bench/CMakeLists.txt); the device's code is unchanged. */
@@ -22,6 +25,7 @@
 #include "device.h"
 #include "init_weights.h"
 #include "mem.h"
+#include "model_file.h"
 #include "model_spec.h"
 #include "optimizer.h"
 
@@ -95,15 +99,26 @@ static ps_err make_batch(bench *b)
     return PS_OK;
 }
 
+static ps_err step_make_weights(bench *b)
+{
+    const ps_tensor_table *table = &b->spec.table;
+    PS_TRY(ps_shared_mem_init_private(&b->params, sizeof(float) * table->arena_count,
+                                      "parameters"));
+    PS_TRY(ps_mem_zalloc_aligned(&b->buffers, table->buffer_bytes, "buffers"));
+    if (b->cfg.train.init[0])
+        return ps_model_file_load(b->cfg.train.init, table, true, b->params.base,
+                                  b->buffers);
+    ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
+    return PS_OK;
+}
+
 static ps_err step_make_program(bench *b)
 {
     size_t arena = sizeof(float) * b->spec.table.arena_count;
-    PS_TRY(ps_shared_mem_init_private(&b->params, arena, "parameters"));
+    PS_TRY(step_make_weights(b));
     PS_TRY(ps_shared_mem_init_private(&b->grads, arena, "gradients"));
-    PS_TRY(ps_mem_zalloc_aligned(&b->buffers, b->spec.table.buffer_bytes, "buffers"));
     for (int i = 0; i < b->optimizer.n_states; i++)
         PS_TRY(ps_mem_zalloc_large(&b->states[i], arena, "optimizer state"));
-    ps_init_weights(&b->spec, b->cfg.train.seed, 1, b->params.base, b->buffers);
     const ps_device_options device =
         ps_device_options_of(&b->cfg, -1, (int)b->cfg.train.threads);
     const ps_program_options program = {.spec = &b->spec,
@@ -172,14 +187,27 @@ static void step_print_result(const bench *b, int steps)
     printf("}\n");
 }
 
+static ps_err step_load(bench *b, const char *config, char **keys, int n)
+{
+    PS_TRY(ps_config_load(&b->cfg, config, (const char *const *)keys, n));
+    return ps_model_spec_init(&b->spec, &b->cfg);
+}
+
+static ps_err step_write_weights(bench *b, int argc, char **argv)
+{
+    PS_TRY(step_load(b, argv[3], argv + 4, argc - 4));
+    PS_TRY(step_make_weights(b));
+    return ps_model_file_save(argv[2], &b->spec.table, b->params.base, b->buffers, NULL,
+                              0);
+}
+
 static ps_err step_run(bench *b, int argc, char **argv)
 {
     int steps = atoi(argv[2]), warmup = atoi(argv[3]);
     double seconds = atof(argv[4]);
     if (steps < 1 || warmup < 0)
         return ps_err_set(PS_ERR_ARG, "STEPS has to be 1 or more, WARMUP 0 or more");
-    PS_TRY(ps_config_load(&b->cfg, argv[1], (const char *const *)argv + 5, argc - 5));
-    PS_TRY(ps_model_spec_init(&b->spec, &b->cfg));
+    PS_TRY(step_load(b, argv[1], argv + 5, argc - 5));
     ps_optimizer_init(&b->optimizer, &b->cfg);
     b->n = (int)ps_config_batch(&b->cfg, 0);
     PS_TRY(make_batch(b));
@@ -201,14 +229,16 @@ int main(int argc, char **argv)
 {
     bench b = {0};
     ps_mem_keep_freed(); // as ps-worker does
-    if (argc < 5) {
+    const bool weights = argc >= 4 && strcmp(argv[1], "--weights") == 0;
+    if (argc < 5 && !weights) {
         fprintf(stderr,
-                "usage: ps-bench-step CONFIG STEPS WARMUP SECONDS [key=value ...]\n");
+                "ps-bench-step: see the head of bench/step_main.c for what it takes\n");
         return 2;
     }
     const char *level = getenv("PS_CPU_LEVEL"); // as ps-worker's
     ps_err err = level ? ps_cpu_level_use(level) : PS_OK;
-    if (err == PS_OK) err = step_run(&b, argc, argv);
+    if (err == PS_OK)
+        err = weights ? step_write_weights(&b, argc, argv) : step_run(&b, argc, argv);
     if (err != PS_OK) fprintf(stderr, "ps-bench-step: %s\n", ps_err_message());
     ps_program_destroy(&b.program);
     ps_device_close(&b.device);

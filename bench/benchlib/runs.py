@@ -102,7 +102,7 @@ class Runner:
         """The job's first weights, as a safetensors file: what every mode starts from."""
         path = self.path("init.safetensors")
         os.makedirs(self.out, exist_ok=True)
-        argv = [os.path.join(self.build_dir, "bin", "ps-init-weights"), path, self.config, *overrides]
+        argv = [os.path.join(self.build_dir, "bin", "ps-bench-step"), "--weights", path, self.config, *overrides]
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             raise BenchError(done.stdout.strip())

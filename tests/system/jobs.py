@@ -503,7 +503,7 @@ class JobTest(unittest.TestCase):
                              for name in ("job.json", "init.safetensors", "by-hand.safetensors"))
         with open(job, "w", encoding="utf-8") as f:
             f.write(run(BIN / "ps-config-json", DIGITS, *keys))
-        run(BIN / "ps-init-weights", init, DIGITS, *keys)
+        run(BIN / "ps-bench-step", "--weights", init, DIGITS, *keys)
         run(python, ROOT / "tests/system" / script, job, init, *given, result)
 
     def psrun(self, *args, out="out", code=0, timeout=300):

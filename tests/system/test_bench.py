@@ -291,7 +291,7 @@ assert not any(m.training for m in model.modules())
         for config in sorted((ROOT / "configs").glob("*.yaml")):
             with self.subTest(config.name):
                 weights = self.path("init.safetensors")
-                subprocess.run([BIN / "ps-init-weights", weights, config], check=True, timeout=DEADLINE_S)
+                subprocess.run([BIN / "ps-bench-step", "--weights", weights, config], check=True, timeout=DEADLINE_S)
                 run_well([TORCH, "-c", check, ROOT / "bench", BIN.parent, config, weights], timeout=DEADLINE_S)
 
 

@@ -112,7 +112,7 @@ class Bits(PythonTest):
         Path(config).write_text("model: {input: [1], loss: mse, layers: [linear: {name: fc, out: 64}]}\n"
                                 f"data: {{kind: npy, path: {self.folder}, train: 'x.npy,y.npy', batch: 1, "
                                 "test: 'x.npy,y.npy', shuffle: false}\n", encoding="utf-8")
-        subprocess.run([BIN / "ps-init-weights", self.path("init"), config], check=True)
+        subprocess.run([BIN / "ps-bench-step", "--weights", self.path("init"), config], check=True)
         start = read_safetensors(self.path("init"))[0]
         for keys, options in first(2, (
                 ({"name": "sgd", "momentum": 0.9, "weight_decay": 0.01, "clip_norm": 0.01}, {}),

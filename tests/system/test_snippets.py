@@ -166,7 +166,7 @@ class Snippets(JobTest):
             with self.subTest(page=page):
                 shutil.rmtree(self.path("runs"), ignore_errors=True)
                 if page == "docs/optimizers.md":  # it begins with weights
-                    subprocess.run([BIN / "ps-init-weights", self.path("model.safetensors"), DIGITS], check=True)
+                    subprocess.run([BIN / "ps-bench-step", "--weights", self.path("model.safetensors"), DIGITS], check=True)
                 self.shell("\n".join(OVER_SSH.sub("psrun --dry-run ", line) for line in lines))
         self.assertGreater(run, 30)  # of 75
 
