@@ -88,69 +88,59 @@ END = ["avg_pool2d: global", "flatten", "linear: {name: end, out: 10}"]
 
 
 def _conv(name, out, kernel, stride=1, padding=0, more=""):
-    return (f"conv2d: {{name: {name}, out: {out}, kernel: {kernel}, stride: {stride}, " f"padding: {padding}{more}}}")
+    return f"conv2d: {{name: {name}, out: {out}, kernel: {kernel}, stride: {stride}, padding: {padding}{more}}}"
+
+
+def _layer(name, c, side, n, *layers):
+    """The layers, reading c channels that have a gradient."""
+    return _model(f"{name} {side}x{side} b{n}", (1, side, side), n, [_conv("before", c, 1), *layers, *END])
 
 
 def _convolutions():
-    for first, sizes in ((False, INNER), (True, FIRST)):
-        for c, out, k, s, p, side, n in sizes:
-            name = (f"conv {c}->{out} k{k} s{s} p{p} {side}x{side} b{n}" + (", first" if first else ""))
-            before = [] if first else [_conv("before", c, 1), "relu"]
-            yield _model(name, (c if first else 1, side, side), n, [*before, _conv("a", out, k, s, p), "relu", *END])
-
-
-def _grouped():
+    for c, out, k, s, p, side, n in INNER:
+        yield _layer(f"conv {c}->{out} k{k} s{s} p{p}", c, side, n, "relu", _conv("a", out, k, s, p), "relu")
+    for c, out, k, s, p, side, n in FIRST:
+        yield _model(f"conv {c}->{out} k{k} s{s} p{p} {side}x{side} b{n}, first", (c, side, side), n,
+                     [_conv("a", out, k, s, p), "relu", *END])
     for c, out, k, s, p, d, g, side, n in GROUPED:
-        name = f"conv {c}->{out} k{k} s{s} p{p} d{d} g{g} {side}x{side} b{n}"
-        yield _model(name, (1, side, side), n,
-                     [_conv("before", c, 1), "relu",
-                      _conv("a", out, k, s, p, f", dilation: {d}, groups: {g}"), "relu", *END])
-
-
-def _activations():
-    for kind, c, side, n in ACTIVATIONS:
-        yield _model(f"{kind} {c} {side}x{side} b{n}", (1, side, side), n, [_conv("before", c, 1), kind, *END])
+        yield _layer(f"conv {c}->{out} k{k} s{s} p{p} d{d} g{g}", c, side, n,
+                     "relu", _conv("a", out, k, s, p, f", dilation: {d}, groups: {g}"), "relu")
 
 
 def _others():
+    for kind, c, side, n in ACTIVATIONS:
+        yield _layer(f"{kind} {c}", c, side, n, kind)
     for features, out, n in LINEAR:
         yield _model(f"linear {features}->{out} b{n}", [features], n,
                      [f"linear: {{name: a, out: {features}}}", "relu",
                       f"linear: {{name: b, out: {out}}}"] if features <= 1024 else
                      [f"linear: {{name: a, out: {out}}}"])
     for c, side, n in NORM:
-        yield _model(f"norm {c} {side}x{side} b{n}", (1, side, side), n,
-                     [_conv("before", c, 1), "batch_norm2d: {name: bn}", "relu", *END])
+        yield _layer(f"norm {c}", c, side, n, "batch_norm2d: {name: bn}", "relu")
     for g, c, side, n in GROUP_NORM:
-        yield _model(f"group norm {c} g{g} {side}x{side} b{n}", (1, side, side), n,
-                     [_conv("before", c, 1), f"group_norm: {{name: gn, groups: {g}}}", "relu", *END])
+        yield _layer(f"group norm {c} g{g}", c, side, n, f"group_norm: {{name: gn, groups: {g}}}", "relu")
     for features, n in LAYER_NORM:
         yield _model(f"layer norm {features} b{n}", [features], n,
                      [f"linear: {{name: a, out: {features}}}", "layer_norm: {name: ln}", "gelu",
                       "linear: {name: b, out: 10}"])
     for kind, c, k, s, p, side, n in POOL:
-        yield _model(f"{kind[:3]} pool {c} k{k} s{s} p{p} {side}x{side} b{n}", (1, side, side), n,
-                     [_conv("before", c, 1), "tanh", f"{kind}: {{kernel: {k}, stride: {s}, padding: {p}}}", *END])
+        yield _layer(f"{kind[:3]} pool {c} k{k} s{s} p{p}", c, side, n, "tanh",
+                     f"{kind}: {{kernel: {k}, stride: {s}, padding: {p}}}")
     for layer, c, side, n in INTERPOLATE:
-        name = layer.replace("{", "").replace("}", "").replace(":", "")
-        yield _model(f"{name} {c} {side}x{side} b{n}", (1, side, side), n,
-                     [_conv("before", c, 1), "tanh", layer, *END])
+        yield _layer("".join(char for char in layer if char not in "{}:") + f" {c}", c, side, n, "tanh", layer)
     for channels, side, n in CONCAT:
         branches = ", ".join("[{" + _conv(f"b{i}", c, 1) + "}, relu]" for i, c in enumerate(channels))
-        yield _model(f"concat {'+'.join(map(str, channels))} {side}x{side} b{n}", (1, side, side), n,
-                     [_conv("before", 16, 1), "relu", f"concat: {{name: c, branches: [{branches}]}}", *END])
+        yield _layer(f"concat {'+'.join(map(str, channels))}", 16, side, n, "relu",
+                     f"concat: {{name: c, branches: [{branches}]}}")
     for c, out, k, s, p, length, n in SEQUENCES:
         yield _model(f"conv1d {c}->{out} k{k} s{s} p{p} {length} b{n}", (1, length), n,
                      [f"conv1d: {{name: before, out: {c}, kernel: 1}}", "relu",
                       f"conv1d: {{name: a, out: {out}, kernel: {k}, stride: {s}, padding: {p}}}",
                       "batch_norm1d: {name: n}", "relu", "max_pool1d: 2", "avg_pool1d: global", *END[1:]])
     for c, side, n in RESIDUAL:
-        body = ", ".join(["{" + _conv("b", c, 3, 1, 1) + "}", "{batch_norm2d: {name: n1}}",
-                          "relu", "{" + _conv("c", c, 3, 1, 1) + "}",
-                          "{batch_norm2d: {name: n2}}"])
-        yield _model(f"residual {c} {side}x{side} b{n}", (1, side, side), n,
-                     [_conv("before", c, 1), "relu", f"residual: {{name: r, body: [{body}]}}",
-                      "relu", *END])
+        body = ", ".join(["{" + _conv("b", c, 3, 1, 1) + "}", "{batch_norm2d: {name: n1}}", "relu",
+                          "{" + _conv("c", c, 3, 1, 1) + "}", "{batch_norm2d: {name: n2}}"])
+        yield _layer(f"residual {c}", c, side, n, "relu", f"residual: {{name: r, body: [{body}]}}", "relu")
 
 
 def _configurations():
@@ -163,5 +153,5 @@ def _configurations():
 
 def cases(only=None):
     """All cases of the sweep, or those whose names contain one of the texts in `only`."""
-    every = [*_convolutions(), *_grouped(), *_activations(), *_others(), *_configurations()]
+    every = [*_convolutions(), *_others(), *_configurations()]
     return [c for c in every if not only or any(text in c.name for text in only)]
