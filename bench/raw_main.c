@@ -1,11 +1,12 @@
 /* ps-bench-raw: TCP alone, without an exchange. Every worker sends part of its bytes to
  * each server, or to each other worker, and receives the same number back, in both
- * directions at once. Prints {"ns": [the time of each step]}.
+ * directions at once. A worker prints {"ns": [the time of each step]}.
  *
- *   server PORT WORKERS BYTES STEPS     BYTES each way per connection and step
- *   worker BYTES STEPS PERIOD_US HOST:PORT ...        PERIOD_US: least time from one
- * step's mesh   BYTES STEPS PERIOD_US RANK HOST:PORT ...   start to the next; hosts by
- * rank
+ *   server|worker BYTES STEPS PERIOD_US PORT ACCEPTED [HOST:PORT ...]
+ *
+ * BYTES: each way per connection and step. PERIOD_US: least time from one step's start to
+ * the next. ACCEPTED: that many peers connect to PORT; this process connects to the
+ * hosts.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,12 +23,6 @@
 
 #include "clock.h"
 #include "net.h"
-
-typedef struct raw_step {
-    uint64_t bytes; // per step, connection and direction
-    unsigned steps;
-    uint64_t period_us;
-} raw_step;
 
 enum { MAX_PEERS = 64, BLOCK = 256 << 10, CONNECT_MS = 20000, IDLE_MS = 60000 };
 
@@ -135,18 +130,6 @@ static int accept_all(int listener, peer *peers, unsigned n)
     return 0;
 }
 
-static int serve(char **v)
-{
-    const unsigned n = (unsigned)number(v[1]);
-    const raw_step what = {.bytes = number(v[2]), .steps = (unsigned)number(v[3])};
-    peer peers[MAX_PEERS] = {0};
-    if (n > MAX_PEERS) return -1;
-    int listener = raw_listen_at((unsigned short)number(v[0]));
-    if (listener < 0 || accept_all(listener, peers, n) != 0) return -1;
-    // A worker starts once all its connections are made; there is no barrier.
-    return pump(peers, n, what.bytes * what.steps, what.bytes, true);
-}
-
 static int connect_to(const char *server)
 {
     char host[PS_ADDRESS_MAX];
@@ -163,70 +146,48 @@ static int connect_to(const char *server)
     return fd;
 }
 
-static int connect_all(char *const *hosts, peer *peers, unsigned n)
+static int run_steps(peer *peers, unsigned n, uint64_t bytes, uint64_t steps,
+                     uint64_t period_us)
 {
-    for (unsigned i = 0; i < n; i++) {
-        peers[i].fd = connect_to(hosts[i]);
-        if (peers[i].fd < 0) return -1;
-    }
-    return 0;
-}
-
-static int run_steps(peer *peers, unsigned n, char **v)
-{
-    const raw_step what = {.bytes = number(v[0]),
-                           .steps = (unsigned)number(v[1]),
-                           .period_us = number(v[2])};
     uint64_t next = 0;
     printf("{\"ns\": [");
-    for (unsigned step = 0; step < what.steps; step++) {
+    for (uint64_t step = 0; step < steps; step++) {
         for (uint64_t now = ps_clock_ns(); now < next; now = ps_clock_ns())
             usleep((useconds_t)((next - now) / 1000 + 1));
-        uint64_t start = ps_clock_ns(), until = what.bytes * (step + 1);
-        next = start + what.period_us * 1000;
+        uint64_t start = ps_clock_ns(), until = bytes * (step + 1);
+        next = start + period_us * 1000;
         for (unsigned i = 0; i < n; i++)
             peers[i].may_send = until;
-        if (pump(peers, n, until, what.bytes, false) != 0) return -1;
+        if (pump(peers, n, until, bytes, false) != 0) return -1;
         printf("%s%" PRIu64, step ? ", " : "", ps_clock_ns() - start);
     }
     printf("]}\n");
     return 0;
 }
 
-static int work(char **v, unsigned n)
+static int raw_run(bool server, char **v, unsigned n_hosts)
 {
     peer peers[MAX_PEERS] = {0};
-    if (n > MAX_PEERS || connect_all(v + 3, peers, n) != 0) return -1;
-    return run_steps(peers, n, v);
-}
-
-/* Every rank has one connection with every other. */
-static int mesh(char **v, unsigned n)
-{
-    peer peers[MAX_PEERS] = {0};
-    const unsigned rank = (unsigned)number(v[3]);
-    char *const *hosts = v + 4;
-    if (n > MAX_PEERS || rank >= n) return -1;
-    const char *colon = strrchr(hosts[rank], ':');
-    if (!colon) return -1;
-    int listener = raw_listen_at((unsigned short)number(colon + 1));
-    if (listener < 0 || connect_all(hosts, peers, rank) != 0 ||
-        accept_all(listener, peers + rank, n - 1 - rank) != 0)
-        return -1;
-    return run_steps(peers, n - 1, v);
-}
-
-static int dispatch(const char *what, int n, char **v)
-{
-    if (strcmp(what, "server") == 0 && n == 4) return serve(v);
-    if (strcmp(what, "worker") == 0 && n >= 4) return work(v, (unsigned)n - 3);
-    if (strcmp(what, "mesh") == 0 && n >= 5) return mesh(v, (unsigned)n - 4);
-    fprintf(stderr, "raw: see the head of bench/raw_main.c for what it takes\n");
-    return -1;
+    const uint64_t bytes = number(v[0]), steps = number(v[1]), accepted = number(v[4]);
+    const unsigned n = n_hosts + (unsigned)accepted;
+    if (n > MAX_PEERS) return fail("too many peers");
+    int listener = accepted ? raw_listen_at((unsigned short)number(v[3])) : 0;
+    if (listener < 0) return -1;
+    for (unsigned i = 0; i < n_hosts; i++)
+        if ((peers[i].fd = connect_to(v[5 + i])) < 0) return -1;
+    if (accept_all(listener, peers + n_hosts, (unsigned)accepted) != 0) return -1;
+    // A worker starts once all its connections are made; there is no barrier.
+    return server ? pump(peers, n, bytes * steps, bytes, true)
+                  : run_steps(peers, n, bytes, steps, number(v[2]));
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) return EXIT_FAILURE;
-    return dispatch(argv[1], argc - 2, argv + 2) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    const bool server = argc > 1 && strcmp(argv[1], "server") == 0;
+    if (argc < 7 || (!server && strcmp(argv[1], "worker") != 0)) {
+        fprintf(stderr, "raw: see the head of bench/raw_main.c for what it takes\n");
+        return EXIT_FAILURE;
+    }
+    return raw_run(server, argv + 2, (unsigned)argc - 7) == 0 ? EXIT_SUCCESS
+                                                              : EXIT_FAILURE;
 }

@@ -7,13 +7,15 @@ from .netns import Local
 from .processes import Group
 from .stats import of_times
 
+TIMEOUT_S = 300
 
-def gloo(python, workers, nbytes, steps, warmup=3, where=None, timeout_s=300):
+
+def gloo(python, workers, nbytes, steps, warmup=3, where=None):
     """Figures of torch's all-reduce; python: one that can import torch."""
     where = where or Local()
     script, init = os.path.join(ROOT, "bench", "gloo_peer.py"), where.init_method("worker")
     env = {"GLOO_SOCKET_IFNAME": where.interface, "OMP_NUM_THREADS": "1"}
-    with Group(timeout_s) as group:
+    with Group(TIMEOUT_S) as group:
         for r in range(workers):
             group.start(f"Gloo rank {r}", [*where.prefix("worker", r), shutil.which(python), script, init, str(r),
                                            str(workers), str(steps), str(warmup), str(nbytes)], env)
@@ -25,27 +27,30 @@ def start_tcp(group, build_dir, workers, servers, nbytes, steps, where, period_m
     """Starts a raw full-duplex exchange: every worker sends nbytes and receives as many, all
     at once, every period_ms. It exchanges a part of them with each server or, without servers,
     with each other worker, as all-reduce does. Returns the workers' parts."""
-    program, pace = os.path.join(build_dir, "bin", "ps-bench-raw"), str(int(period_ms * 1000))
-    part = str(nbytes // (servers or workers - 1))
-    addresses = [where.address("server", s) for s in range(servers)] or [
-        where.address("worker", r) for r in range(workers)]
+    program, part = os.path.join(build_dir, "bin", "ps-bench-raw"), str(nbytes // (servers or workers - 1))
+    kind, n = ("server", servers) if servers else ("worker", workers)
+    addresses = [where.address(kind, i) for i in range(n)]
     hosts = [f"{host}:{port}" for host, port in addresses]
+
+    def start(kind, rank, port, accepted, *to):
+        return group.start(f"raw {kind} {rank}", [*where.prefix(kind, rank), program, kind, part, str(steps),
+                                                  str(int(period_ms * 1000)), str(port), str(accepted), *to])
     for s in range(servers):
-        group.start(f"raw server {s}", [*where.prefix("server", s), program, "server",
-                                        str(addresses[s][1]), str(workers), part, str(steps)])
-    return [group.start(f"raw worker {r}", [
-        *where.prefix("worker", r), program, "worker" if servers else "mesh", part, str(steps), pace,
-        *([] if servers else [str(r)]), *hosts]) for r in range(workers)]
+        start("server", s, addresses[s][1], workers)
+    if servers:
+        return [start("worker", r, 0, 0, *hosts) for r in range(workers)]
+    return [start("worker", r, addresses[r][1], workers - 1 - r, *hosts[:r]) for r in range(workers)]
 
 
-def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None, timeout_s=300):
+def tcp_exchange(build_dir, workers, servers, nbytes, steps, where=None):
     """The figures of start_tcp's exchange without a period, so at full speed."""
-    with Group(timeout_s) as group:
+    with Group(TIMEOUT_S) as group:
         ranks = start_tcp(group, build_dir, workers, servers, nbytes, steps, where or Local())
         group.finish()
         return of_times(t for r in ranks for t in r.result()["ns"][1:])  # the first step connects as well
 
 
-def loopback_bytes_per_second(build_dir, nbytes=64 << 20):
+def loopback_bytes_per_second(build_dir):
     """Of TCP between two processes of this machine, in both directions at once."""
+    nbytes = 64 << 20
     return nbytes / (tcp_exchange(build_dir, 1, 1, nbytes, 6)["ms_p50"] * 1e-3)
