@@ -83,8 +83,8 @@ class Block(nn.Module):
         return x + self.rest(x)
 
 
-def gpt(width=128, words=1000):
-    return nn.Sequential(nn.Embedding(words, width), *(Block(width) for _ in range(4)), nn.Linear(width, words))
+def gpt():
+    return nn.Sequential(nn.Embedding(1000, 128), *(Block(128) for _ in range(4)), nn.Linear(128, 1000))
 
 
 def numbers(*shape):
