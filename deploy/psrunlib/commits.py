@@ -1,35 +1,20 @@
 """What a program that uses pstrain.State keeps in memory between its attempts, and what it tells of it.
 
-On each host of workers a shell makes folders, in memory and beside it for what does not fit there, and removes them
-when its input ends: psrun has ended then, however it did. It says their names again when it is asked whether it is
-still there. PS_COMMITS names them to the workers.
+Each host of workers has folders for it (keeper.py), in memory and beside it for what does not fit there. PS_COMMITS names
+them to the workers.
 """
 import subprocess
 import time
 
-from . import helpers, remote
+from . import helpers, keeper as keepers, remote
 from .errors import JobError
 from .watched import SSH_FAILED
 
 VARIABLE = "PS_COMMITS"
-MADE_WITHIN_S = 30
 ANSWERS_WITHIN_S = 10  # longer than ssh takes to give a dead host up
 MOST_DELAY_S = 30
-REMOVED_WITHIN_S = 10
 OWN_KINDS = ("", "NOMEM")  # of errors that are likely to come again: what the program raises, and that memory is short
-KEEPER = r"""
-trap '' INT TERM HUP PIPE
-set --
-for place in /dev/shm "${TMPDIR:-/tmp}"; do
-    made=$(mktemp -d "$place/pstrain-commits-XXXXXXXX" 2>/dev/null) || continue
-    case $made in *:*) rmdir "$made" ;; *) set -- "$@" "$made" ;; esac
-done
-while (IFS=:; echo "$*") && read -r word && [ "$word" = "?" ]; do :; done
-for try in 1 2 3 4 5; do
-    rm -rf -- "$@" 2>/dev/null && break
-    sleep 1
-done
-"""
+PLACES = ("/dev/shm", '"${TMPDIR:-/tmp}"')
 
 
 class Folders:
@@ -66,7 +51,7 @@ class Folders:
     def _make(self, host, name, screen):
         for n in range(1, self.job.restarts + 2):
             keeper = self.keepers[name] = self._start(host)
-            said = helpers.says(keeper, MADE_WITHIN_S) and keeper.stdout.readline().strip()
+            said = helpers.says(keeper, keepers.MADE_WITHIN_S) and keeper.stdout.readline().strip()
             if said:
                 return said
             if not host or self._code(keeper) != SSH_FAILED:
@@ -90,21 +75,11 @@ class Folders:
 
     @staticmethod
     def _start(host):
-        return subprocess.Popen(remote.ssh_argv(host, remote.in_sh(KEEPER)) if host else ["sh", "-c", KEEPER], stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+        script = keepers.script("pstrain-commits", PLACES)
+        return keepers.start(remote.ssh_argv(host, remote.in_sh(script)) if host else ["sh", "-c", script])
 
     def __exit__(self, *_):
-        for keeper in self.keepers.values():
-            try:
-                keeper.stdin.close()
-            except OSError:
-                pass  # a word for one that has ended
-        deadline = time.monotonic() + REMOVED_WITHIN_S
-        for keeper in self.keepers.values():
-            try:
-                keeper.wait(max(0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pass  # its host does not answer
+        keepers.end(self.keepers.values())
 
 
 class Told:

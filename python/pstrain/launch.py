@@ -52,16 +52,16 @@ def launch(fn: "typing.Callable[..., T]", args: "typing.Sequence[typing.Any]" = 
     KeyboardInterrupt after Ctrl-C. Nothing is left running. InputError: an argument cannot be used.
     """
     _check(fn, args)
-    with tempfile.TemporaryDirectory(prefix="pstrain-launch-") as folder:
+    keeper = _programs.psrunlib("keeper")
+    with _programs.job_errors("pstrain.launch"), keeper.folder("pstrain-launch", tempfile.gettempdir()) as folder:
         _write(os.path.join(folder, "call"), _pack(fn, args))
         kept = os.fspath(logs) if logs is not None else os.path.join(folder, "logs")
-        with _programs.job_errors("pstrain.launch"):
-            job = _programs.plan(_program(folder), servers, workers, jobs.as_words(settings), restarts)
-            try:
-                os.makedirs(kept, exist_ok=True)
-                supervisor = _run(folder, job, _Shown(verbose, restarts > 0), kept)
-            finally:
-                _programs.psrunlib("ports").give_back(job.master_port, job.store_port)
+        job = _programs.plan(_program(folder), servers, workers, jobs.as_words(settings), restarts)
+        try:
+            os.makedirs(kept, exist_ok=True)
+            supervisor = _run(folder, job, _Shown(verbose, restarts > 0), kept)
+        finally:
+            _programs.psrunlib("ports").give_back(job.master_port, job.store_port)
         if not supervisor.interrupts:
             return [_result(folder, supervisor.attempt, rank) for rank in range(workers)]
     signal.raise_signal(supervisor.signal)  # for the handler that it would have reached without psrun's

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import unittest
 
-from jobs import ROOT, JobTest, kill, nightly, python_with, run_well
+from jobs import ROOT, JobTest, alive, kill, nightly, python_with, run_well, wait_until
 from test_python import PYTHON, WHY_NOT, environment
 
 SCRIPT = str(ROOT / "tests/system/python/launched.py")
@@ -82,6 +82,14 @@ class Launch(JobTest):
             self.assertEqual(run.returncode, code, text)
             self.assertTrue(text.endswith(last), text)
             self.assertEqual(self.left(), [])
+
+    def test_its_caller_is_killed(self):
+        run, text = self.start("interrupted"), ""
+        while text.count("waits\n") < 2:
+            text += run.stdout.readline() or self.fail(text)
+        self.assertEqual(len(self.left()), 1)
+        run.kill()
+        wait_until(lambda: not self.left() and not alive(self.folder), "it has left something")
 
     def test_mistakes(self):
         lines = self.said("mistakes").splitlines()
