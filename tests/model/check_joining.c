@@ -137,6 +137,7 @@ static void act(action a)
     does[a.kind](a.on);
     stand_in_settle();
     world_tidy();
+    world_order_links();
 }
 
 static bool all_have_joined(void)
@@ -312,11 +313,19 @@ static const scenario SCENARIOS[] = {
      .alone = true},
     {.name = "alone, a delay", .cuts = 1, .delays = 1, .begun = true, .alone = true},
     {.name = "1 worker, unranked, a death", .workers = 1, .deaths = 1, .unranked = true},
+    {.name = "1 worker, begun, a loss, a death",
+     .workers = 1,
+     .deaths = 1,
+     .cuts = 1,
+     .begun = true},
+    {.name = "1 server, begun, 2 deaths", .servers = 1, .deaths = 2, .begun = true},
 };
 static const scenario NIGHTLY[] = {
     {.name = "unranked, a death", .deaths = 1, .unranked = true},
     {.name = "uncounted, a death", .deaths = 1, .uncounted = true},
     {.name = "begun, an abort, a death", .deaths = 1, .aborts = 1, .begun = true},
+    {.name = "begun, a loss, a death", .deaths = 1, .cuts = 1, .begun = true},
+    {.name = "begun, 2 deaths", .deaths = 2, .begun = true},
     {.name = "begun, a delay", .cuts = 1, .delays = 1, .begun = true},
     {.name = "alone, 2 deaths", .deaths = 2, .alone = true},
     {.name = "2 losses", .cuts = 2},
@@ -352,7 +361,7 @@ static bool check(const scenario *s)
     static result r;
     const double began = seconds();
     search(s, &r);
-    printf("%-26s %9u states %10zu actions, %u ends, depth %u, %.1f s\n", s->name,
+    printf("%-32s %9u states %10zu actions, %u ends, depth %u, %.1f s\n", s->name,
            r.states, r.actions, r.ends, r.deepest, seconds() - began);
     if (r.fault[0]) printf("%s: %s\n", s->name, r.fault);
     fflush(stdout);

@@ -82,6 +82,14 @@ static void canonicalize(ps_coordinator *c)
         if (p->lost_ns) p->lost_ns = WORLD_NOW;
         p->queued_bytes = 0;
     }
+    for (int i = 0; c->state == PS_COORD_ABORTED && i < c->n_peers; i++) {
+        ps_coord_peer *p = &c->peers[i]; // nothing but its secret matters now
+        ps_coord_board_forget(c->board, &p->secret);
+        p->gone = true;
+        p->left = p->leaving = false;
+        p->leave_request = p->lost_ns = 0;
+        p->fd = -1;
+    }
     c->next_look_ns = 0;
     memset(c->reason, 0, sizeof c->reason);
     memset(c->peers + c->n_peers, 0,
@@ -346,15 +354,71 @@ uint8_t world_connect(uint32_t member, bool at_door, const ps_control_id *id)
     return (uint8_t)i;
 }
 
+/* Whether the coordinator may still notice anything of a closed connection. */
+static bool matters(const connection *l)
+{
+    const ps_coordinator *c = W.coordinator;
+    const int fd = FD + (int)(l - W.links);
+    if (l->gone || (!l->at_door && !peer_of(l))) return false;
+    for (int i = 0; c->state == PS_COORD_ABORTED && i < LINKS; i++)
+        if (is_same(&W.links[i], l) && W.links[i].open) return l->n_up > 0;
+    if (c->state == PS_COORD_ABORTED) return false; // its answer reaches nobody
+    for (int i = 0; l->shown && !l->noted && i < c->n_peers; i++)
+        if (c->peers[i].fd == fd) return true;
+    return l->n_up > 0;
+}
+
 void world_tidy(void)
 {
     for (uint32_t i = 0; i < LINKS; i++) {
         connection *l = &W.links[i];
-        const bool told = l->at_door || !l->shown || l->noted;
         if (!l->used || l->open || l->cut) continue;
         world_clear(l->down, &l->n_down);
-        if (l->gone || (l->n_up == 0 && told)) memset(l, 0, sizeof *l);
+        if (!matters(l)) memset(l, 0, sizeof *l);
     }
+}
+
+static bool swap_links(process *p, uint32_t a, uint32_t b)
+{
+    const int fds[] = {FD + (int)a, FD + (int)b};
+    bool known = false;
+    const connection l = W.links[a];
+    W.links[a] = W.links[b];
+    W.links[b] = l;
+    if (p->link == a || p->link == b) p->link = (uint8_t)(a + b - p->link);
+    for (int i = 0; W.coordinator && i < W.coordinator->n_peers; i++) {
+        int *fd = &W.coordinator->peers[i].fd;
+        if (*fd != fds[0] && *fd != fds[1]) continue;
+        *fd = fds[0] + fds[1] - *fd;
+        known = true;
+    }
+    return known;
+}
+
+/* How many older ones of its id there are, not how many there have been. */
+static void count_older(connection *l)
+{
+    uint8_t older[PER_MEMBER] = {0};
+    for (int i = 0; i < PER_MEMBER; i++)
+        for (int k = 0; k < PER_MEMBER; k++)
+            older[i] += l[i].used && is_same(&l[k], &l[i]) && l[k].newer < l[i].newer;
+    for (int i = 0; i < PER_MEMBER; i++)
+        l[i].newer = older[i];
+}
+
+/* In which order a member's connections were made does not matter. */
+void world_order_links(void)
+{
+    bool known = false;
+    for (uint32_t first = 0; first < LINKS; first += PER_MEMBER) {
+        const connection *l = W.links;
+        count_older(&W.links[first]);
+        for (uint32_t i = first + 1; i < first + PER_MEMBER; i++)
+            for (uint32_t k = i; k > first && memcmp(&l[k], &l[k - 1], sizeof *l) > 0;
+                 k--)
+                known |= swap_links(&W.processes[first / PER_MEMBER], k, k - 1);
+    }
+    if (known) memory_look();
 }
 
 uint64_t world_hash(void)

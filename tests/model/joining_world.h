@@ -164,6 +164,7 @@ void world_lose_rest(uint32_t link);
 uint8_t world_connect(uint32_t member, bool at_door, const ps_control_id *id);
 /* Frees the connections of which nothing can be heard any more. */
 void world_tidy(void);
+void world_order_links(void);
 
 /* ---- for the coordinator's code (joining_sockets.c) ---- */
 
