@@ -19,7 +19,7 @@
  *   exception    line: a Python program fails (python/pstrain/_events.py)
  *   exits        a Python program that has ended leaves its job, for which it had not called
  *                pstrain.shutdown() (python/pstrain/_events.py)
- *   ended        code: the program has ended; of the shell that starts it over ssh
+ *   ended        code, lacks_memory: the program has ended; of the shell that starts it over ssh
  *                (deploy/psrunlib/remote.py)
  *
  *   a server

@@ -26,6 +26,20 @@ def killed_for_memory(cgroups="/proc/self/cgroup", mount="/sys/fs/cgroup", whole
     return next((int(count[1]) for count in counts if count), 0)
 
 
+# killed_for_memory for a host that may lack Python: a function of sh.
+IN_SH = r"""killed_for_memory() {{
+    for file in $(sed -n 's|^0::\(.*\)|{mount}\1/memory.events|p
+                          s|^[0-9]*:\([^:]*,\)*memory\(,[^:]*\)*:\(.*\)|{mount}/memory\3/memory.oom_control|p' {cgroups}) {whole}; do
+        sed -n 's/^oom_kill //p' "$file" 2>/dev/null | grep . && return
+    done
+}}
+"""
+
+
+def in_sh(cgroups="/proc/self/cgroup", mount="/sys/fs/cgroup", whole="/proc/vmstat"):
+    return IN_SH.format(cgroups=cgroups, mount=mount, whole=whole)
+
+
 def _quotas(top, path):
     """Of a cgroup and those above it, up to the one that is mounted: in a container, the path may be
     the host's."""

@@ -8,8 +8,8 @@ nothing is left running, whatever dies. Not with SIGTERM: that tells the whole j
 order, and psrun may be there to start the part again.
 
 What the program writes comes on ssh's standard output. Its events (events.py) come on ssh's standard
-error, beside the words of ssh and sh. The wrapper's own event says that the program has ended: ssh stays as
-long as anything that the program has left running has one of both.
+error, beside the words of ssh and sh. The wrapper's own event says that the program has ended, and whether the kernel has
+killed it for memory: ssh stays as long as anything that the program has left running has one of both.
 
 sh starts a program in the background with SIGINT ignored, and sshd may have been started with SIGHUP
 ignored. env undoes that (coreutils from 8.31 on), and a SIGINT that comes earlier waits until the
@@ -24,7 +24,7 @@ import subprocess
 import time
 
 from . import hosts as hostfile
-from . import helpers, keys
+from . import cgroup, helpers, keys
 from .errors import JobError
 from .events import VARIABLE
 from .local import die_with_parent
@@ -39,7 +39,8 @@ TOLD = 4  # a part's descriptor for events
 
 WRAPPER = r"""
 cd {dir} || exit 126
-listening=
+{killed_for_memory}killed=$(killed_for_memory)
+listening= memory=
 env --default-signal=INT true 2>/dev/null && listening=--default-signal=INT,HUP
 {key}env $listening {events}={told}:$(stat -L -c %i /dev/fd/2) {env} {program} </dev/null {told}>&2 2>&1 &
 pid=$!
@@ -56,7 +57,8 @@ wait $pid
 code=$?
 kill $watcher 2>/dev/null
 wait $watcher 2>/dev/null
-echo '{{"event": "ended", "code": '$code'}}' >&2
+[ $code != 137 ] || [ "$killed" = "$(killed_for_memory)" ] || memory=', "lacks_memory": true'
+echo '{{"event": "ended", "code": '"$code$memory"'}}' >&2
 exit $code
 """
 
@@ -103,7 +105,7 @@ def wrapped(part, host, extra_env):
     words = " ".join(f"{k}={shlex.quote(v)}" for k, v in sorted(env.items()))
     argv = (["apptainer", "exec", host.image] if host.image else []) + part.argv
     return WRAPPER.format(dir=shlex.quote(hostfile.folder(host)), env=words, events=VARIABLE, told=TOLD,
-                          program=shlex.join(argv), key=f"{keys.READ}\n" if part.key else "")
+                          program=shlex.join(argv), killed_for_memory=cgroup.in_sh(), key=f"{keys.READ}\n" if part.key else "")
 
 
 def passed_on():

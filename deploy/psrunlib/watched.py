@@ -175,6 +175,7 @@ class Watched:
             self.told = signal.Signals.__members__.get(event["signal"], self.told)
         elif name == "ended" and self.part.host:
             self.process.has_ended(event["code"])
+            self.lacks_memory = event.get("lacks_memory") is True
         elif name == "step":
             self.step = event["step"]
         elif name == "failure":
@@ -212,8 +213,8 @@ class Watched:
         stopped_by = self.process.stopped_by() if self.code is None else None
         if self.code is not None:
             self.ended_at = now
-            self.lacks_memory = (self.code == -signal.SIGKILL and not self.part.host and
-                                 cgroup.killed_for_memory() > self.killed_before)
+            if self.code == -signal.SIGKILL and not self.part.host:
+                self.lacks_memory = cgroup.killed_for_memory() > self.killed_before
         if stopped_by is None:
             self.stopped_at = None
         elif self.stopped_at is None or self.n_stops != self.process.n_stops:

@@ -319,6 +319,10 @@ class Psrun(subprocess.Popen):
         os._exit(code)
 
 
+needs_memory_groups = unittest.skipUnless(os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK),
+                                          "no memory cgroups (version 1) of our own")
+
+
 class TurnTaking:
     """Until the end of a `with`, lets one of a job's workers run a tenth as long as each of the others.
 
@@ -483,6 +487,13 @@ class JobTest(unittest.TestCase):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.assertEqual(left, [], "processes were left running")
+
+    def memory_group(self, mib):
+        """A cgroup with so much memory. Who writes 0 into what is returned, enters it."""
+        group = Path(tempfile.mkdtemp(prefix="pstrain-test-", dir="/sys/fs/cgroup/memory"))
+        self.addCleanup(group.rmdir)
+        (group / "memory.limit_in_bytes").write_text(str(mib << 20), encoding="ascii")
+        return group / "cgroup.procs"
 
     def psrun_argv(self, *args, out="out"):
         return [str(PSRUN), "--build-dir", str(BIN.parent), "--out",

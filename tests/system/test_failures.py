@@ -19,8 +19,8 @@ from unittest import mock
 
 from cuts import connections
 from events import tell
-from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, Faults, JobTest, Part, Psrun, alive, environment,
-                  listening_ports, on_terminal, run_well, wait_until, wrapped_bin)
+from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, Faults, JobTest, Part, Psrun, alive, environment, free_port,
+                  listening_ports, needs_memory_groups, on_terminal, run_well, wait_until, wrapped_bin)
 from psrunlib import cli, doctor, job, local, regular_file, screen, supervise
 from psrunlib.out import Before
 
@@ -104,22 +104,37 @@ class Deaths(JobTest):
         self.assertEqual(end[2:], [f"psrun: logs are in {self.path('out/logs')}"])
         self.assertIn("ERROR", Path(self.path("out/logs/server-0.log")).read_text(encoding="utf-8"))
 
-    @unittest.skipUnless(os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK), "no memory cgroups (version 1) of our own")
-    def test_psrun_names_the_lack_of_memory(self):
-        """Of a part that the kernel has killed for it; the second time the job ends, as it came no further."""
-        group = Path(tempfile.mkdtemp(prefix="pstrain-test-", dir="/sys/fs/cgroup/memory"))
-        self.addCleanup(group.rmdir)
-        (group / "memory.limit_in_bytes").write_text(str(400 << 20), encoding="ascii")
+    def take_memory(self):
+        """Worker 1 takes all that there is."""
         wrapped_bin(self.path("bin"), "ps-worker",
                     '[ "$RANK" != 1 ] || exec /usr/bin/python3 -c "[bytearray(b\'x\' * (1 << 20)) for _ in range(1 << 20)]"')
+
+    @needs_memory_groups
+    def test_psrun_names_the_lack_of_memory(self):
+        """Of a part that the kernel has killed for it; the second time the job ends, as it came no further."""
+        self.take_memory()
+        group = self.memory_group(400)
         for args, n in (([], 0), (["--restarts", "3"], 1)):
             psrun = self.start_psrun("-s", 1, "-w", 2, DIGITS, *LONG, *args, "--build-dir", self.folder, "--overwrite",
-                                     before=lambda: (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii"))
+                                     before=lambda: group.write_text("0", encoding="ascii"))
             text, _ = psrun.communicate(timeout=PATIENCE_S)
             how = "worker 1 was ended by SIGKILL (it seems by the kernel: no memory was left)"
             self.assertEqual((psrun.returncode, text.count(f"{how}; it is started again")), (1, n), text)
             self.assertIn(f"psrun: the job failed: {how}\n", text)
             self.assertNotIn("dmesg", text)
+
+    @needs_memory_groups
+    def test_psrun_names_the_lack_of_memory_of_a_host(self):
+        """Its kernel counts, and not this one's. The ssh stays here."""
+        self.take_memory()
+        group = self.memory_group(400)
+        self.file("hosts", "one servers=1 workers=1 addr=127.0.0.1\ntwo workers=1 addr=127.0.0.1\n")
+        ssh = self.file("ssh", f'for word; do host=$before before=$last last=$word; done\n[ "$host" != two ] || echo 0 >{group}\n'
+                               'exec sh -c "$last"\n')
+        psrun = self.start_psrun("--insecure", "-H", self.path("hosts"), "--port", free_port(), "-s", 1, "-w", 2, DIGITS, *LONG,
+                                 "--build-dir", self.folder, env=dict(os.environ, PS_SSH=f"sh {ssh}"))
+        text, _ = psrun.communicate(timeout=PATIENCE_S)
+        self.assertIn("psrun: the job failed: worker 1 was ended by SIGKILL (it seems by the kernel: no memory was left)\n", text)
 
     def test_psrun_says_once_what_all_workers_say(self):
         config, data = self.path("job.yaml"), "data.train: d.csv: sample 3 has the label 9; "

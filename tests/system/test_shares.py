@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun
+from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, run_well
 from psrunlib import cgroup, doctor, helpers, hosts, out, ports, remote
 from psrunlib import job as jobs
 from psrunlib.errors import JobError
@@ -113,8 +113,9 @@ class Cores(JobTest):
             self.put(name, text)
         found = []
         for mine in ("0::/batch", "9:pids:/x\n4:memory:/old\n0::/", "0::/none", "0::/", ""):
-            found.append(cgroup.killed_for_memory(self.file("cgroup", mine + "\n" * bool(mine)), self.folder, self.path("vmstat")))
-        self.assertEqual(found, [3, 4, 7, 7, 7])
+            where = self.file("cgroup", mine + "\n" * bool(mine)), self.folder, self.path("vmstat")
+            found.append((cgroup.killed_for_memory(*where), run_well(["sh", "-c", f"{cgroup.in_sh(*where)}killed_for_memory"])))
+        self.assertEqual(found, [(n, f"{n}\n") for n in (3, 4, 7, 7, 7)])
 
 
 class Ports(JobTest):
