@@ -92,6 +92,11 @@ class Lookups(torch.nn.Module):
     def _inputs(self, table: Table, ids: Ids, offsets: typing.Any, weights: "torch.Tensor | None",
                 includes_last: bool) -> Inputs:
         """What the numbers are is looked at later."""
+        if torch.jit.is_tracing():
+            raise self._fault(table, "torch.jit.trace (torch.onnx.export) would keep the rows of this call as constants, for any "
+                              "ids: trace the part of the model that takes the rows")
+        if table.mode is None and offsets is not None:
+            raise self._fault(table, "it gives each id's row (mode=None): leave out its offsets")
         if not isinstance(ids, torch.Tensor):
             if offsets is not None:
                 raise self._fault(table, "ids are lists, which say where bags begin: leave out the offsets")
@@ -99,7 +104,7 @@ class Lookups(torch.nn.Module):
             includes_last = False
         shape: "typing.Sequence[int]" = ids.shape
         if table.mode is None:
-            offsets = None
+            offsets = None  # of lists
         elif len(shape) == 2:
             if offsets is not None:
                 raise self._fault(table, "ids have two dimensions, so each row is a bag: leave out the offsets")
@@ -126,6 +131,7 @@ class Lookups(torch.nn.Module):
 
     def _given(self, ids: typing.Any, offsets: typing.Any, weights: typing.Any) -> "list[Given]":
         """What forward() of several tables got, by table."""
+        are_its_own = isinstance(offsets, typing.Mapping)  # and not all tables' at once
         if hasattr(ids, "keys") and hasattr(ids, "to_dict") and not isinstance(ids, typing.Mapping):
             ids, offsets, weights = _of_jagged(ids)
         if not isinstance(ids, typing.Mapping):
@@ -140,8 +146,10 @@ class Lookups(torch.nn.Module):
                     raise InputError(f"{self._where}there is no table '{name}'; there are {known}")
         given = []
         for name, its in ids.items():
-            its_offsets = offsets.get(name) if isinstance(offsets, typing.Mapping) else offsets
-            given.append((self._tables[f"{name}."], its, its_offsets, weights.get(name) if weights else None, False))
+            table, its_offsets = self._tables[f"{name}."], offsets.get(name) if isinstance(offsets, typing.Mapping) else offsets
+            if table.mode is None and not are_its_own:
+                its_offsets = None
+            given.append((table, its, its_offsets, weights.get(name) if weights else None, False))
         return given
 
     def extra_repr(self) -> str:

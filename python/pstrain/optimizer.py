@@ -356,6 +356,14 @@ class Optimizer(torch.optim.Optimizer):
         sign = -1.0 if group.get("maximize") else 1.0
         return sign if self._table.join is None else sign * self._table.join.factor
 
+    def _sign_of_rows(self) -> float:
+        """They are in no group: all groups have to say the same."""
+        ways = {bool(group.get("maximize")) for group in self.param_groups}
+        if len(ways) > 1:
+            raise InputError(f"rank {self._job.rank}: maximize differs between the parameter groups: rows of embedding tables, "
+                             "which are in none, would not know which to follow")
+        return self._sign(self.param_groups[0])
+
     def _push_rest(self) -> None:
         """What the backward pass has not pushed."""
         device, session = self._table.device, self._job.session
@@ -398,7 +406,7 @@ class Optimizer(torch.optim.Optimizer):
         """Of the step that has begun."""
         rows = self._job.rows()
         if rows is not None:
-            rows.push(self._sign(self.defaults) * self.share)  # first: the servers apply them while the rest is pushed
+            rows.push(self._sign_of_rows() * self.share)  # first: the servers apply them while the rest is pushed
         self._push_rest()
         if not self.is_local:
             _mark_changed([slot.param for slot in self._slots.values()])

@@ -53,7 +53,7 @@ def like_pytorch(folder):
     alone, ours = make("dlrm"), make("dlrm")
     of_rows = dict(lr=0.05, initial_accumulator_value=0.01)  # from 0, the first step would be the sign of a rounding
     pstrain.sparse(ours, optimizer="adagrad", **of_rows)
-    optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.1, maximize=True)
+    optimizer = pstrain.Optimizer([{"params": list(ours.named_parameters()), "maximize": True}], "sgd", lr=0.1)
     theirs = [torch.optim.Adagrad(alone.tables.parameters(), **of_rows), torch.optim.SGD(alone.model.parameters(), lr=0.1)]
     source, far = clicks.Generated(5 * 67, rows=30), 0.0
     for step in range(5):
@@ -141,6 +141,14 @@ def zeroes(folder):
         far = [float((ours[name].weight - theirs[name].weight).abs().max()) for name in theirs]
     say("zeroes", all(each < 1e-5 for each in far), far)
     pstrain.shutdown()
+
+
+def check_ignored(each):
+    """What would be left out of a trace, or of a lookup."""
+    ids = torch.tensor([1, 2])
+    with torch.no_grad():
+        refused(lambda: torch.jit.trace(each, ids), "constants")
+    refused(lambda: pstrain.EmbeddingBag.forward(each, ids, torch.tensor([0])), "leave out its offsets")
 
 
 def check_default_mode(bag):
@@ -252,9 +260,10 @@ def surprises(folder):
     pstrain.sparse(listed, seed=1)
     refused(lambda: others[0](torch.tensor([1])), "'listed'", "the module before")
     bias = torch.nn.Linear(1, 1)
-    optimizer = pstrain.Optimizer(bias.named_parameters(), "sgd", lr=1e-3)
+    optimizer = pstrain.Optimizer([{"params": [each]} for each in bias.named_parameters()], "sgd", lr=1e-3)
     optimizer.start()
     check_default_mode(bag)
+    check_ignored(dying[0])
     check_writes(bag)
     check_weights_of_frozen(summed, torch.nn.EmbeddingBag(9, 4, mode="sum"))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
@@ -270,6 +279,9 @@ def surprises(folder):
         optimizer.step()
         schedule.step()
         rows.set_lr(1.0 * schedule.get_last_lr()[0] / 1e-3)
+    optimizer.param_groups[1]["maximize"] = True
+    refused(optimizer.step, "maximize differs")
+    optimizer.param_groups[1]["maximize"] = False
     optimizer.step()  # gradients of rows count once
     optimizer.zero_grad()
     with torch.no_grad():
