@@ -34,7 +34,10 @@ typedef enum action_kind {
     ACT_CUT,
     ACT_RECONNECT,
     ACT_ABORT,
-    ACT_DIE
+    ACT_DIE,
+    ACT_BEGIN,
+    ACT_COME,
+    ACT_GO
 } action_kind;
 
 typedef struct action {
@@ -99,7 +102,9 @@ static void add_process(place *p, uint32_t m)
 {
     const process *q = &W.processes[m];
     const connection *l = q->link == NOBODY ? NULL : &W.links[q->link];
+    if (q->phase == PHASE_AWAY && W.comings > 0) add(p, ACT_COME, m);
     if (!stand_in_lives(m)) return;
+    if (stand_in_can_go(m)) add(p, ACT_GO, m);
     if (W.deaths > 0) add(p, ACT_DIE, m);
     if (!l) return;
     if (l->n_down > 0) add(p, ACT_TAKE, m);
@@ -119,6 +124,7 @@ static void list_actions(place *p)
     add_links(p);
     for (int i = 0; W.coordinator && i < W.coordinator->n_peers; i++)
         if (world_may_be_dead(i)) add(p, ACT_DEAD, (uint32_t)i);
+    if (world_may_begin()) add(p, ACT_BEGIN, 0);
 }
 
 static void act(action a)
@@ -133,7 +139,10 @@ static void act(action a)
                                              [ACT_CUT] = stand_in_cut,
                                              [ACT_RECONNECT] = stand_in_reconnect,
                                              [ACT_ABORT] = stand_in_abort,
-                                             [ACT_DIE] = stand_in_die};
+                                             [ACT_DIE] = stand_in_die,
+                                             [ACT_BEGIN] = world_begin,
+                                             [ACT_COME] = stand_in_come,
+                                             [ACT_GO] = stand_in_go};
     does[a.kind](a.on);
     stand_in_settle();
     world_tidy();
@@ -174,7 +183,10 @@ static void tell_action(action a)
         [ACT_CUT] = "loses its connection",
         [ACT_RECONNECT] = "connects again",
         [ACT_ABORT] = "aborts the job",
-        [ACT_DIE] = "dies"};
+        [ACT_DIE] = "dies",
+        [ACT_BEGIN] = "its coordinator has waited for more workers for too long",
+        [ACT_COME] = "comes",
+        [ACT_GO] = "is told to leave"};
     const bool of_link = a.kind == ACT_UP || a.kind == ACT_LOSE || a.kind == ACT_CLOSED;
     const uint32_t m = of_link              ? W.links[a.on].member
                        : a.kind == ACT_DEAD ? world_process_of(a.on)
@@ -318,6 +330,7 @@ static const scenario SCENARIOS[] = {
      .deaths = 1,
      .cuts = 1,
      .begun = true},
+    {.name = "elastic, a death", .servers = 1, .comings = 1, .goings = 1, .deaths = 1},
     {.name = "1 server, begun, 2 deaths", .servers = 1, .deaths = 2, .begun = true},
 };
 static const scenario NIGHTLY[] = {
@@ -326,6 +339,17 @@ static const scenario NIGHTLY[] = {
     {.name = "begun, an abort, a death", .deaths = 1, .aborts = 1, .begun = true},
     {.name = "begun, a loss, a death", .deaths = 1, .cuts = 1, .begun = true},
     {.name = "begun, 2 deaths", .deaths = 2, .begun = true},
+    {.name = "elastic, 3 workers, a death",
+     .servers = 1,
+     .workers = 3,
+     .comings = 1,
+     .deaths = 1},
+    {.name = "elastic, a loss, a death",
+     .servers = 1,
+     .comings = 1,
+     .goings = 1,
+     .deaths = 1,
+     .cuts = 1},
     {.name = "begun, a delay", .cuts = 1, .delays = 1, .begun = true},
     {.name = "alone, 2 deaths", .deaths = 2, .alone = true},
     {.name = "2 losses", .cuts = 2},

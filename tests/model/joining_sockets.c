@@ -284,6 +284,11 @@ static void take_sent(const void *id, size_t id_bytes, bool at_door, zmq_msg_t *
             (!at_door && !l->shown) || memcmp(l->id.bytes, id, id_bytes) != 0 ||
             c.kind == PS_CONTROL_WAIT || c.kind == PS_CONTROL_HEARTBEAT)
             continue;
+        // what came before it says nothing more
+        if (c.kind == PS_CONTROL_NEWCOMERS && l->n_down > 0 &&
+            strcmp(world_frame_name(l->down[l->n_down - 1]),
+                   ps_control_kind_name(PS_CONTROL_NEWCOMERS)) == 0)
+            l->down[--l->n_down] = 0;
         queue_add(l->down, &l->n_down, world_frame(&c));
         break;
     }

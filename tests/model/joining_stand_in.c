@@ -5,6 +5,9 @@
  *   worker  GATHER; worker 0 PUTs a key that worker 1 GETs; LEAVE, BYE
  *   server  waits for END; LEAVE, BYE
  *
+ * In an elastic job the workers' GATHER sums up whether one leaves, and how many others
+ * wait to join, as worker 0 knows; then they regroup, or LEAVE.
+ *
  * What a process does by itself it does at once: nobody sees whether it is later.
  *
  * And for psrun: it starts a process that has died again, unless another has ended in
@@ -31,7 +34,7 @@ static int rank_of(uint32_t m)
 
 bool stand_in_lives(uint32_t m)
 {
-    return W.processes[m].phase < PHASE_DONE;
+    return W.processes[m].phase < PHASE_AWAY;
 }
 
 static void close_link(process *p)
@@ -49,12 +52,14 @@ static void process_begin(process *p, phase first, int start, int run)
     p->start = (uint8_t)start;
     p->run = (uint8_t)run;
     p->link = NOBODY;
+    if (S.elastic) p->expected = (uint8_t)(S.workers - (S.comings > 0));
 }
 
 void stand_in_begin(void)
 {
     for (uint32_t m = 0; m < world_members(); m++)
         process_begin(&W.processes[m], PHASE_OUT, 0, 0);
+    if (S.comings > 0) W.processes[world_members() - 1].phase = PHASE_AWAY;
 }
 
 static void say(process *p, ps_control c)
@@ -150,6 +155,8 @@ static void check_pair(const process *p, const process *q)
     const bool servers[] = {a < S.servers, b < S.servers};
     if (servers[0] == servers[1] && p->rank == q->rank)
         world_wrong("two processes are %s %d", ps_role_name(role_of(a)), p->rank);
+    if (servers[0] == servers[1] && !S.unranked && (a < b) != (p->rank < q->rank))
+        world_wrong("%u and %u have each other's ranks", a, b);
     if (p->roster != q->roster) world_wrong("%u and %u have different rosters", a, b);
     if (servers[0] && servers[1] && memcmp(p->secrets, q->secrets, sizeof p->secrets))
         world_wrong("the servers have different secrets");
@@ -168,8 +175,10 @@ static void check_roster(const process *p, const ps_roster *r)
     snprintf(host, sizeof host, "%u.%u", m, p->start);
     if (strcmp(host, mine->host) != 0)
         world_wrong("process %u is not where its roster says", m);
-    if (!S.unranked && p->rank != rank_of(m))
-        world_wrong("process %u has rank %d", m, p->rank);
+    const int asked = rank_of(m);
+    const bool right =
+        !S.elastic || asked == 0 ? p->rank == asked : 0 < p->rank && p->rank <= asked;
+    if (!S.unranked && !right) world_wrong("process %u has rank %d", m, p->rank);
     if ((r->secrets != NULL) != (m < S.servers))
         world_wrong("secrets are not the servers'");
     for (uint32_t i = 0; i < world_members(); i++) {
@@ -186,12 +195,34 @@ static void leave(process *p)
     request(p, (ps_control){.kind = PS_CONTROL_LEAVE});
 }
 
+/* As in trainer.c. values: the sums that all have. */
+static void regroup(process *p, const double *values)
+{
+    const int leaving = (int)values[0], newcomers = (int)values[1], now = p->expected;
+    int next = now - leaving + newcomers;
+    if (next > S.workers) next = S.workers;
+    if (leaving == 0 && next <= now) return;
+    p->expected = (uint8_t)next;
+    p->regroups = true;
+    if (p->rank != 0) return;
+    ps_control c = {.kind = PS_CONTROL_ABORT};
+    c.abort.code = PS_ERR_REGROUP;
+    c.abort.next_workers = (uint64_t)next;
+    say(p, c);
+    p->phase = PHASE_ABORTED;
+}
+
 static void go_on(process *p)
 {
+    const double values[] = {p->told, p->rank == 0 ? p->newcomers : 0};
     ps_control c = {.kind = PS_CONTROL_GATHER, .name = "begin"};
     if (number_of(p) < S.servers) {
         if (p->ended && !p->leaving) leave(p);
         return;
+    }
+    if (S.elastic) {
+        c.value = values;
+        c.bytes = sizeof values;
     }
     if (p->step == 1) {
         c = (ps_control){.kind = p->rank == 0 ? PS_CONTROL_PUT : PS_CONTROL_GET,
@@ -199,7 +230,7 @@ static void go_on(process *p)
         c.value = "s";
         c.bytes = p->rank == 0;
     }
-    if (p->step == 2)
+    if (p->step == (S.elastic ? 1 : 2))
         leave(p);
     else
         request(p, c);
@@ -223,6 +254,8 @@ static void on_welcome(process *p, const ps_control *c)
     }
     p->rank = (int8_t)c->welcome.rank;
     p->roster = hash_of_entries(&r);
+    p->expected = S.elastic ? (uint8_t)r.n_workers : 0;
+    p->served = S.elastic;
     if (r.secrets)
         memcpy(p->secrets, r.secrets,
                (size_t)ps_roster_n_secrets(&r) * sizeof *p->secrets);
@@ -239,13 +272,16 @@ static void on_answer(process *p, const ps_control *c)
     p->step++;
     if (p->leaving)
         done(p);
-    else
-        go_on(p);
+    else if (S.elastic && c->bytes > 0)
+        regroup(p, c->value);
+    if (p->phase == PHASE_RUNS && !p->regroups) go_on(p);
 }
 
 static void on_abort(process *p, const ps_control *c)
 {
-    if (!W.disturbed || c->abort.code != PS_ERR_PEER)
+    if (S.elastic && c->abort.code == PS_ERR_REGROUP)
+        p->expected = (uint8_t)c->abort.next_workers;
+    else if (!W.disturbed || c->abort.code != PS_ERR_PEER)
         world_wrong("process %u is told that the job was aborted", number_of(p));
     p->phase = PHASE_ABORTED;
 }
@@ -254,6 +290,7 @@ static void on_running(process *p, const ps_control *c)
 {
     if (c->kind == PS_CONTROL_ABORT) on_abort(p, c);
     if (c->kind == PS_CONTROL_DONE) on_answer(p, c);
+    if (c->kind == PS_CONTROL_NEWCOMERS) p->newcomers = (uint8_t)c->newcomers;
     if (c->kind != PS_CONTROL_END) return;
     p->ended = true;
     if (number_of(p) < S.servers) go_on(p);
@@ -355,7 +392,11 @@ static void rejoin(process *p)
 {
     close_link(p);
     if (number_of(p) == 0 && W.coordinator) world_end_coordinator();
+    const process before = *p;
     process_begin(p, S.alone ? PHASE_FAILED : PHASE_OUT, p->start, p->run + 1);
+    p->expected = before.expected;
+    p->served = before.served;
+    if (before.told) process_begin(p, PHASE_AWAY, p->start + 1, 0);
 }
 
 /* Its coordinator is gone. */
@@ -398,9 +439,28 @@ void stand_in_abort(uint32_t m)
 
 static bool work_is_done(void)
 {
-    for (uint32_t m = 0; m < world_members(); m++)
+    const uint32_t n = S.elastic ? S.servers + 1u : world_members(); // others may go
+    for (uint32_t m = 0; m < n; m++)
         if (W.processes[m].phase == PHASE_DONE) return true;
     return false;
+}
+
+bool stand_in_can_go(uint32_t m)
+{
+    const process *p = &W.processes[m];
+    return W.goings > 0 && m > S.servers && p->phase == PHASE_RUNS && !p->told;
+}
+
+void stand_in_go(uint32_t m)
+{
+    W.processes[m].told = true;
+    W.goings--;
+}
+
+void stand_in_come(uint32_t m)
+{
+    W.processes[m].phase = PHASE_OUT;
+    W.comings--;
 }
 
 void stand_in_die(uint32_t m)
@@ -409,7 +469,10 @@ void stand_in_die(uint32_t m)
     close_link(p);
     if (m == 0 && W.coordinator) world_kill_coordinator();
     const bool again = !S.alone && !work_is_done();
-    process_begin(p, again ? PHASE_OUT : PHASE_DEAD, p->start + 1, 0);
+    const phase next = S.elastic && m > S.servers ? PHASE_AWAY
+                       : again                    ? PHASE_OUT
+                                                  : PHASE_DEAD;
+    process_begin(p, next, p->start + 1, 0);
     W.deaths--;
     W.disturbed = true;
 }
@@ -421,7 +484,8 @@ bool world_is_final(void)
         missing |= S.alone && W.processes[m].phase == PHASE_DEAD;
     for (uint32_t m = 0; m < world_members(); m++) {
         const phase p = W.processes[m].phase;
-        if (p < PHASE_DONE && !(W.disturbed && missing && p < PHASE_RUNS)) return false;
+        if (p < PHASE_AWAY && !((W.disturbed || S.elastic) && missing && p < PHASE_RUNS))
+            return false;
     }
     return true;
 }

@@ -163,6 +163,10 @@ void world_start_coordinator(void)
     o.heartbeat_ms = HEARTBEAT_MS;
     o.dead_after_ms = DEAD_AFTER_MS;
     o.recovers = !S.alone;
+    o.min_workers = S.elastic;
+    o.expected_workers = W.processes[0].expected;
+    o.goes_on = W.processes[0].served;
+    o.wait_ms = DEAD_AFTER_MS;
     W.generation++;
     clear_stack();
     world_in_coordinator = true;
@@ -330,6 +334,18 @@ void world_dead(uint32_t i)
     else
         p->heard_ns = WORLD_NOW - UINT64_C(10000000000);
     turn();
+    turn(); // it looks whether those that are left suffice before it looks for deaths
+}
+
+bool world_may_begin(void)
+{
+    return W.coordinator && W.coordinator->waiting_ns > 0;
+}
+
+void world_begin(uint32_t host)
+{
+    W.coordinator->waiting_ns = 1;
+    turn();
 }
 
 /* ---- states ---- */
@@ -444,8 +460,9 @@ void world_copy(world *to, const world *from)
 void world_open(const scenario *s)
 {
     S = *s;
-    if (S.servers == 0) S.servers = MOST;
-    if (S.workers == 0) S.workers = MOST;
+    if (S.servers == 0) S.servers = 2;
+    if (S.workers == 0) S.workers = 2;
+    S.elastic = S.comings > 0 || S.goings > 0;
     fault[0] = '\0';
     world_forget_frames();
     memset(&W, 0, sizeof W);
@@ -459,4 +476,6 @@ void world_allow_faults(void)
     W.cuts = S.cuts;
     W.aborts = S.aborts;
     W.delays = S.delays;
+    W.comings = S.comings;
+    W.goings = S.goings;
 }

@@ -2,7 +2,7 @@
  * (coordinator/coord_*.c, the codec of its messages, the roster), with queues of messages
  * where it has sockets, and stand-ins for the members (joining_stand_in.c).
  *
- *     servers and workers, up to 2 of each; server 0's process has the coordinator
+ *     1 or 2 servers, up to 3 workers; server 0's process has the coordinator
  *
  *     process: JOIN, HERE, GATHER, ... -> up[] -> ps_coord_turn
  *     process <- down[] <- ADMIT, WELCOME, ABORT, ... <- what the coordinator sends
@@ -21,9 +21,10 @@
 #include "coord_state.h"
 
 enum {
-    MOST = 2,           // servers, and workers
-    MEMBERS = 2 * MOST, // servers first
-    PER_MEMBER = 6,     // connections at a time
+    SERVERS_MOST = 2,
+    WORKERS_MOST = 3,
+    MEMBERS = SERVERS_MOST + WORKERS_MOST, // servers first
+    PER_MEMBER = 6,                        // connections at a time
     LINKS = MEMBERS * PER_MEMBER,
     QUEUE = 6,
     FD = 100, // of connection 0
@@ -56,6 +57,7 @@ typedef enum phase {
     PHASE_ADMITTED, // says HERE
     PHASE_RUNS,     // is a member
     PHASE_ABORTED,  // knows that the job is over
+    PHASE_AWAY,     // has not come yet, or has gone: the others go on without it
     PHASE_DONE,     // has ended in order
     PHASE_FAILED,   // has ended with an error
     PHASE_DEAD      // and is not started again
@@ -69,10 +71,14 @@ typedef struct process {
     uint8_t step, n_requests;
     uint16_t request;           // a frame, as long as it is asked
     bool asked, leaving, ended; // LEAVE is on its way; END has come
+    // of elastic jobs
+    uint8_t expected, newcomers; // workers, the next time; as worker 0 was told
+    bool served;                 // has been a member
+    bool told, regroups;         // to go; waits until the others regroup
     int8_t rank;
     ps_secret secret;
     uint64_t nonce, roster; // roster: a hash of its entries
-    ps_secret secrets[MOST + 2];
+    ps_secret secrets[WORKERS_MOST + 2];
 } process;
 
 typedef struct block {
@@ -86,10 +92,10 @@ typedef struct world {
     ps_coordinator *coordinator; // NULL: none runs
     ps_gate_options gate;        // its hooks
     void *(*thread)(void *);
-    uint32_t generation;                  // of the coordinator
-    uint8_t deaths, cuts, aborts, delays; // that may still come
-    uint8_t draws[MEMBERS];               // secrets
-    bool disturbed;                       // something has failed
+    uint32_t generation;                                   // of the coordinator
+    uint8_t deaths, cuts, aborts, delays, comings, goings; // that may still come
+    uint8_t draws[MEMBERS];                                // secrets
+    bool disturbed;                                        // something has failed
     uint32_t n_blocks, used;
     block blocks[BLOCKS];
     uint64_t memory_hash, pages; // as of the last turn; pages: those that are not zero
@@ -116,7 +122,9 @@ typedef struct scenario {
     uint8_t deaths, cuts;
     uint8_t aborts; // a member notices a death before the coordinator, and says so
     uint8_t delays; // a connection is lost for so long that its member seems dead
-    bool begun;     // all have joined when it begins
+    uint8_t comings, goings; // of workers other than 0; one comes: it is the last one
+    bool elastic;            // there are such
+    bool begun;              // all have joined when it begins
     bool alone;     // nobody joins again (recovery.rejoins=0) or is started again
     bool unranked;  // except for server 0, which the others look for
     bool uncounted; // whoever starts a process again gives it no PS_INCARNATION
@@ -149,6 +157,8 @@ void world_kill_coordinator(void); // with its process
 void world_up(uint32_t link);
 void world_closed(uint32_t link);
 void world_dead(uint32_t i);
+bool world_may_begin(void);      // with fewer workers than expected
+void world_begin(uint32_t host); // it has waited for more for too long
 bool world_may_be_dead(int i);
 uint32_t world_process_of(uint32_t i);
 bool world_has_ended(void);              // no worker is awaited
@@ -194,6 +204,9 @@ void stand_in_cut(uint32_t m);
 void stand_in_reconnect(uint32_t m);
 void stand_in_abort(uint32_t m);
 void stand_in_die(uint32_t m);
+bool stand_in_can_go(uint32_t m);
+void stand_in_go(uint32_t m); // is told to leave the job
+void stand_in_come(uint32_t m);
 bool stand_in_lives(uint32_t m);
 bool world_is_final(void);
 
