@@ -20,9 +20,8 @@ sys.dont_write_bytecode = True
 import torch.distributed as dist  # noqa: E402
 
 from benchlib import torch_checkpoint  # noqa: E402
-from benchlib.job_config import JobConfig  # noqa: E402
 from benchlib.ties import Ties  # noqa: E402
-from ddp_job import Job, join, parser, run  # noqa: E402
+from ddp_job import Job, parser, run  # noqa: E402
 
 
 def arguments():
@@ -90,19 +89,15 @@ class Continued(Job):
             self.save()
 
 
-def main():
-    args = arguments()
-    config = JobConfig.read(args.config)
-    join(config)
-    job = Continued(args, config)
-    if args.checkpoints:
+def main(job):
+    if job.args.checkpoints:
         job.go_on()
     else:
         job.begin()
     if job.rank == 0:
-        with open(os.path.join(args.out, "steps.json"), "w", encoding="utf-8") as f:
+        with open(os.path.join(job.args.out, "steps.json"), "w", encoding="utf-8") as f:
             json.dump([job.losses, job.moves], f)
 
 
 if __name__ == "__main__":
-    run(main)
+    run(arguments(), Continued, main)

@@ -309,19 +309,8 @@ def save(job):
     safetensors.save(os.path.join(job.args.out, "model.safetensors"), state)
 
 
-def join(config):
-    """Joins the process group that the environment names."""
-    torch.set_num_threads(max(1, config["train.threads"]))
-    os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
-    dist.init_process_group("gloo")
-
-
-def main():
-    args = arguments()
-    config = JobConfig.read(args.config)
-    join(config)
-    job = Job(args, config)
-    lead = job.rank == 0
+def main(job):
+    args, config, lead = job.args, job.config, job.rank == 0
     os.makedirs(args.out, exist_ok=True)
     log = open(os.path.join(args.out, "metrics.jsonl"), "w") if lead else None
     begun = time.perf_counter()
@@ -344,10 +333,15 @@ def main():
         pstrain.shutdown()
 
 
-def run(main):
-    """Calls main of a rank's program, and ends it."""
+def run(args, kind, main):
+    """Joins the process group that the environment names, and calls a rank's main with its Job of that kind. Ends the
+    process."""
     try:
-        main()
+        config = JobConfig.read(args.config)
+        torch.set_num_threads(max(1, config["train.threads"]))
+        os.environ.setdefault("USE_LIBUV", "0")  # Debian's PyTorch has none, and asks for it
+        dist.init_process_group("gloo")
+        main(kind(args, config))
     except BenchError as error:
         sys.exit(f"{os.path.basename(sys.argv[0])}: {error}")
     dist.barrier()
@@ -358,4 +352,4 @@ def run(main):
 
 
 if __name__ == "__main__":
-    run(main)
+    run(arguments(), Job, main)

@@ -48,11 +48,6 @@ static float gradient(int rank, uint64_t i)
     return (float)((int)((x >> 33) % STATES) - STATES / 2);
 }
 
-static bool is_ps(const bench *b)
-{
-    return b->cfg->exchange.name == PS_EXCHANGE_PS;
-}
-
 static ps_err join(bench *b)
 {
     const ps_config *cfg = b->cfg;
@@ -82,7 +77,8 @@ static ps_err fill_gradients(bench *b)
             uint64_t i = b->spec.table.tensors[t].offset + k;
             grads[i] = gradient(rank, i);
         }
-    if (is_ps(b) && !ps_config_two_levels(b->cfg)) return PS_OK;
+    if (b->cfg->exchange.name == PS_EXCHANGE_PS && !ps_config_two_levels(b->cfg))
+        return PS_OK;
     PS_TRY(ps_mem_zalloc_aligned(&b->first_grads, b->arena_bytes, "the first gradients"));
     memcpy(b->first_grads, grads, b->arena_bytes);
     return PS_OK;

@@ -37,14 +37,6 @@ typedef struct core {
 
 enum { PULL, PUSH, N_PARTS };
 
-static uint64_t drawn = 1;
-
-static uint64_t bench_draw(void)
-{
-    drawn += 0x9e3779b97f4a7c15u;
-    return ps_row_mix(drawn);
-}
-
 static double cpu_seconds(void)
 {
     struct timespec t;
@@ -69,8 +61,10 @@ static ps_row_spec spec_of(uint32_t number, const char *dim, const char *optimiz
 /* A sample's id: the inverse of the distribution, by bisection. */
 static uint64_t zipf_draw(const core *c)
 {
+    static uint64_t drawn = 1;
     uint64_t low = 0, high = c->n_looked_up - 1;
-    const double x = (double)(bench_draw() >> 11) * 0x1p-53 * c->zipf[high];
+    drawn += 0x9e3779b97f4a7c15u;
+    const double x = (double)(ps_row_mix(drawn) >> 11) * 0x1p-53 * c->zipf[high];
     while (low < high) {
         const uint64_t middle = (low + high) / 2;
         if (c->zipf[middle] < x)

@@ -102,6 +102,5 @@ def figures(exchange, results, cpu):
     times = of_times(ns for r in results for ns in r["step_ns"])
     return {"bytes": exchange.nbytes, "workers": exchange.workers, "servers": exchange.servers,
             "codec": exchange.codec, "chunk_bytes": results[0]["chunk_bytes"], "chunks": results[0]["chunks"], **times,
-            "goodput_bytes_per_second": exchange.nbytes / (times["ms_p50"] * 1e-3), "cpu_ns_per_byte": cpu * 1e9 / moved,
-            "bytes_sent_per_step": sent, "bytes_received_per_step": received,
+            "cpu_ns_per_byte": cpu * 1e9 / moved, "bytes_sent_per_step": sent, "bytes_received_per_step": received,
             "compression_ratio": exchange.nbytes / sent if sent else None}

@@ -77,11 +77,12 @@ def run(main):
 
 
 def report(args, **figures):
-    """Writes OUT/NAME.json: where, when and how it was measured, and the figures. Returns its path."""
+    """Writes OUT/NAME.json: where, when and how it was measured, the options, and the figures. Returns its path."""
+    options = {key: value for key, value in vars(args).items() if key not in ("out", "build_dir", "torch", "words")}
     os.makedirs(args.out, exist_ok=True)
     path = os.path.join(args.out, f"{NAME}.json")
     with open(path, "w", encoding="utf-8") as f:
-        json.dump({**origin(), **figures}, f, indent=1)
+        json.dump({**origin(), **options, **figures}, f, indent=1)
         f.write("\n")
     return path
 

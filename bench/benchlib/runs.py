@@ -24,15 +24,15 @@ def read_summary(out):
         raise BenchError(str(error)) from error
 
 
+def read_metrics(out, key):
+    """The lines of metrics.jsonl that have the key."""
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+        return [line for line in map(json.loads, f) if key in line]
+
+
 def read_losses(out):
     """The losses of metrics.jsonl by step: the mean over all ranks."""
-    losses = {}
-    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
-        for line in f:
-            entry = json.loads(line)
-            if "loss_mean" in entry:
-                losses[entry["step"]] = entry["loss_mean"]
-    return losses
+    return {line["step"]: line["loss_mean"] for line in read_metrics(out, "loss_mean")}
 
 
 def start_pytorch(group, where, python, out, job, words, env=(), program="ddp_job.py", pinned=True):

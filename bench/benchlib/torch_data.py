@@ -35,10 +35,6 @@ def _idx_pair(files):
     return images, _idx(files[1])
 
 
-def _npy_pair(files):
-    return np.load(files[0]), np.load(files[1])
-
-
 def _rows(files, label_bytes, shape):
     """CIFAR's binary form: label bytes, then the pixels; the last label counts."""
     size = label_bytes + int(np.prod(shape))
@@ -73,7 +69,7 @@ def _csv(files):
 
 
 READERS = {
-    "idx": _idx_pair, "npy": _npy_pair, "stl10": _stl10_pair, "csv": _csv,
+    "idx": _idx_pair, "npy": lambda files: (np.load(files[0]), np.load(files[1])), "stl10": _stl10_pair, "csv": _csv,
     "cifar10": lambda files: _rows(files, 1, (3, 32, 32)), "cifar100": lambda files: _rows(files, 2, (3, 32, 32)),
 }
 FILES = {  # by default, the first set that is there; each may end in .gz

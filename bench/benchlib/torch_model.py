@@ -66,20 +66,8 @@ def _conv(kind, sizes):
     return make
 
 
-def _linear(s, shape, **_):
-    return nn.Linear(shape[0], int(s["out"]), bias=s.get("bias", "true") == "true")
-
-
 def _batch_norm(kind):
     return lambda s, shape, **_: kind(shape[0], eps=float(s.get("eps", 1e-5)), momentum=float(s.get("momentum", 0.1)))
-
-
-def _group_norm(s, shape, **_):
-    return nn.GroupNorm(int(s["groups"]), shape[0], eps=float(s.get("eps", 1e-5)))
-
-
-def _layer_norm(s, shape, **_):
-    return nn.LayerNorm(shape[0], eps=float(s.get("eps", 1e-5)))
 
 
 def _pool(kind, sizes, whole=None):
@@ -98,14 +86,13 @@ def _upsample(s, shape, **_):
     return nn.Upsample(**where, mode=s.get("mode", "nearest"))
 
 
-def _dropout(s, shape, dropout, **_):
-    return nn.Dropout(float(s["p"]) if dropout else 0.0)
-
-
 LAYERS = {
-    "conv2d": _conv(nn.Conv2d, _pair), "conv1d": _conv(nn.Conv1d, int), "linear": _linear,
+    "conv2d": _conv(nn.Conv2d, _pair), "conv1d": _conv(nn.Conv1d, int),
+    "linear": lambda s, shape, **_: nn.Linear(shape[0], int(s["out"]), bias=s.get("bias", "true") == "true"),
     "batch_norm2d": _batch_norm(nn.BatchNorm2d), "batch_norm1d": _batch_norm(nn.BatchNorm1d),
-    "dropout": _dropout, "group_norm": _group_norm, "layer_norm": _layer_norm,
+    "group_norm": lambda s, shape, **_: nn.GroupNorm(int(s["groups"]), shape[0], eps=float(s.get("eps", 1e-5))),
+    "layer_norm": lambda s, shape, **_: nn.LayerNorm(shape[0], eps=float(s.get("eps", 1e-5))),
+    "dropout": lambda s, shape, dropout, **_: nn.Dropout(float(s["p"]) if dropout else 0.0),
     "max_pool2d": _pool(nn.MaxPool2d, _pair), "max_pool1d": _pool(nn.MaxPool1d, int),
     "avg_pool2d": _pool(nn.AvgPool2d, _pair, nn.AdaptiveAvgPool2d),
     "avg_pool1d": _pool(nn.AvgPool1d, int, nn.AdaptiveAvgPool1d), "upsample": _upsample,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks that a function has at most 80 lines, and that no two static functions of C share their name: gdb, perf
-and ctags then know which one is meant. Tests may do both.
+and ctags then know which one is meant. Tests may do both. And that bench/ stays as small as it is: 6,000 lines beside
+its results.
 
 Usage: check_sizes.py ROOT
 """
@@ -9,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-FUNCTION_LINES = 80
+FUNCTION_LINES, BENCH_LINES = 80, 6000
 FOLDERS = ("common", "coordinator", "session", "library", "server", "worker", "python", "deploy", "bench")
 STATIC = re.compile(r"^(?:\w+\([^)]*\)\s+)?static (?:[\w*]+[\s*]+)+(\w+)\(", re.M)
 
@@ -54,10 +55,17 @@ def shared_names(root):
                 yield f"{name}: static {function}() is in {owner[function]}, too: name it after its thing"
 
 
+def of_bench(root):
+    lines = sum(len(path.read_text().splitlines()) for path in (root / "bench").rglob("*")
+                if path.suffix in ("", ".py", ".c", ".txt") and path.is_file())
+    if lines > BENCH_LINES:
+        yield f"bench: {lines:,} lines, at most {BENCH_LINES:,}: which of it does no user and no claim need?"
+
+
 def main(root):
     errors = [error for folder in FOLDERS for path in sorted((root / folder).rglob("*"))
               if path.is_file() for error in check(str(path.relative_to(root)), path)]
-    errors += shared_names(root)
+    errors += [*shared_names(root), *of_bench(root)]
     print("\n".join(errors) or "functions are short enough, and their names are their own")
     return 1 if errors else 0
 
