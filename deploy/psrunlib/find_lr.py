@@ -98,8 +98,7 @@ def settings(args):
         raise JobError(f"--find-lr with train.steps={steps}: give at least {FEWEST} steps")
     factor = (HIGHEST / lowest) ** (1 / (steps - 1))
     extra = {"optimizer.lr": lowest, "train.steps": steps, "train.epochs": 100000, "train.log_every": 1,
-             "train.eval_every": 0, "train.save_every": 0, "train.patience": 0, "train.stop_after": 0,
-             "checkpoint.every": 0, "checkpoint.best": "none", "checkpoint.minutes": 0,
+             "train.eval_every": 0, "train.patience": 0, "train.stop_after": 0, **jobfile.NOTHING_KEPT,
              "schedule.name": "step", "schedule.step_size": 1, "schedule.gamma": repr(factor),
              "schedule.warmup": 0, "exchange.nan": "allow"}
     return [*(f"{key}={value}" for key, value in extra.items()), jobfile.OWN_CHECKPOINTS], [lowest * factor ** i for i in range(steps)]

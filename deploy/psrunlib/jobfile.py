@@ -9,6 +9,7 @@ from .regular_file import new_text, open_text
 JOB_FILE = "job.json"
 # For a job that only repeats or tries something: those in the folder of the configuration are not its own.
 OWN_CHECKPOINTS = "checkpoint.path="
+NOTHING_KEPT = {"train.save_every": 0, "checkpoint.every": 0, "checkpoint.best": "none", "checkpoint.minutes": 0}
 
 
 @contextlib.contextmanager

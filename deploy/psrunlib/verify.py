@@ -10,7 +10,7 @@ import json
 import os
 import struct
 
-from . import jobfile
+from . import jobfile, report
 from .errors import JobError
 from .screen import tell
 
@@ -56,8 +56,7 @@ def settings(args, mode):
     """The settings that make the runs of a mode short, without saving, and without an evaluation before the end:
     schedule.name=plateau and train.patience allow no eval_every of 0."""
     given = {o.split("=", 1)[0] for o in args.overrides}
-    extra = {"train.steps": STEPS, "train.epochs": EPOCHS, "train.eval_every": EPOCHS + 1,
-             "train.save_every": 0, "checkpoint.every": 0, "checkpoint.best": "none", "checkpoint.minutes": 0}
+    extra = {"train.steps": STEPS, "train.epochs": EPOCHS, "train.eval_every": EPOCHS + 1, **jobfile.NOTHING_KEPT}
     fixed = [jobfile.OWN_CHECKPOINTS, "train.stop_after=0"]
     if mode != "ps":
         fixed.append("exchange.levels=1")  # all-reduce has no other
@@ -100,8 +99,6 @@ def verify(args, plan_job, run):
         if code != 0:
             return code
     files = [read_weights(os.path.join(job.out, WEIGHTS)) for job in jobs]
-    with open(os.path.join(jobs[0].out, "summary.json"), encoding="utf-8") as f:
-        steps = json.load(f)["steps"]
-    code, text = verdict(jobs[0].workers, steps, *compare(*files))
+    code, text = verdict(jobs[0].workers, report.read_summary(jobs[0].out)["steps"], *compare(*files))
     tell(f"psrun: {text}")
     return code
