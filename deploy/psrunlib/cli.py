@@ -336,7 +336,7 @@ def workers_asked(args):
     return int(args.workers)
 
 
-def launcher(job, env):
+def launcher(env):
     def launch(part):
         if part.host is None:
             return local.LocalProcess(part, env)
@@ -384,7 +384,7 @@ def supervise(job, screen, env, out, summary=True):
         return end_of_program(job, screen, *run_program(job, screen, env, out.logs))
     again = restarts.Restarts(job, screen) if job.restarts else None
     ends_s = (job.facts["train.file_timeout_ms"] + job.facts["net.step_timeout_ms"]) / 1000
-    supervisor = Supervisor(screen, launcher(job, env), out.logs, dead_after_s(job), again,
+    supervisor = Supervisor(screen, launcher(env), out.logs, dead_after_s(job), again,
                             elastic.Elastic(job.fewest) if job.elastic else None, ends_s)
     supervisor.when_killed = "" if again else after_death(job)
     supervisor.codes_tell = True
@@ -410,7 +410,7 @@ def supervise(job, screen, env, out, summary=True):
 def run_program(job, screen, env, logs):
     """Returns the supervisor of the last attempt, and its exit code."""
     def attempt(more, heard, keeps, adopted):
-        one = Supervisor(screen, launcher(job, {**env, **more}), logs, dead_after_s(job), ends_s=PROGRAM_ENDS_S, keeps=keeps,
+        one = Supervisor(screen, launcher({**env, **more}), logs, dead_after_s(job), ends_s=PROGRAM_ENDS_S, keeps=keeps,
                          adopted=adopted)
         one.ending = "the program ends in its own order, and keeps what it saves itself"
         one.heard = heard
@@ -682,7 +682,7 @@ def run_command(args, dashes, program):
             job = plan_prediction(args)
             if args.dry_run:
                 return show(job.predicting(args.predict))
-            return predict.predict(job, args, launcher(job, {}))
+            return predict.predict(job, args, launcher({}))
         alone = what_one_worker_does(args)
         if alone:
             return run_one_worker(args, alone, dashes)

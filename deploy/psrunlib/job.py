@@ -273,7 +273,7 @@ def how_to_get(name):
     return "build it (cmake --preset release && cmake --build --preset release)"
 
 
-def versions(build_dir, names=("ps-server", "ps-worker")):
+def versions(build_dir, names):
     """The versions of the programs on this machine; those of the other hosts must be the same."""
     return {name: _version(places.program(build_dir, name)) for name in names}
 

@@ -16,6 +16,7 @@ import typing
 import urllib.parse
 
 from . import __version__, _library, _programs, errors
+from ._store import free_port
 
 Result = typing.Tuple[str, str]  # (what was found, what to mend or "")
 LEAST_SHM = 64 << 20
@@ -115,11 +116,8 @@ def trial() -> Result:
     path = _programs.find("ps-server")
     if path is None:
         return "not made", ""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PS_", "TORCHELASTIC"))}
-    env.update(MASTER_ADDR="127.0.0.1", PS_PORT=str(port), WORLD_SIZE="1", PS_SERVERS="1", RANK="0",
+    env.update(MASTER_ADDR="127.0.0.1", PS_PORT=str(free_port("127.0.0.1")), WORLD_SIZE="1", PS_SERVERS="1", RANK="0",
                PS_SERVER_RANK="0", PYTHONPATH=os.pathsep.join(sys.path))
     serving = subprocess.Popen([path], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True)
