@@ -10,6 +10,7 @@ from . import local
 from .errors import JobError
 from .events import Tally, named
 from .faults import Faults
+from .traceback import is_of_others
 from .watched import Watched
 
 # When a part has failed, the coordinator tells the others. Those that have not ended GRACE_S
@@ -626,8 +627,9 @@ class Supervisor:
         why = cause.last_error.text or cause.last_line
         own = late or cause.has_last_words
         if why and own:
-            self.screen.say_in_red(f"psrun:   {why[:MOST_OF_REASON]}")
-            self._say_what_follows(cause, failed)
+            follows = self._what_follows(cause, failed)
+            for text in [*[why] * (not follows or not is_of_others(why)), *follows]:
+                self.screen.say_in_red(f"psrun:   {text[:MOST_OF_REASON]}")
             if lacked := self.lacked_by(cause):
                 self.screen.say_in_red(f"psrun:   {lacked}")
         if self.when_killed and not late and cause.fault != NEVER_JOINED and (cause.fault or cause.code < 0):
@@ -638,11 +640,11 @@ class Supervisor:
         if self.needs_logs or not self.drops_logs:
             self.screen.say(f"psrun: logs are in {self.logs_dir}")
 
-    def _say_what_follows(self, cause, failed):
-        """A program that has ended by itself may not have said why: a server knows when that was."""
+    @staticmethod
+    def _what_follows(cause, failed):
+        """A program that has ended by itself may not have said why: a server knows when that was. One text, or none."""
         servers = [w.last_error for w in failed if w.part.role == "server" and w.errors and cause.exits]
-        for error in [e for e in servers if e.kind != "PEER"][:1]:
-            self.screen.say_in_red(f"psrun:   {error.text[:MOST_OF_REASON]}")
+        return [e.text for e in servers if e.kind != "PEER"][:1]
 
     def early(self, cause):
         """The worker that has ended well, and left the cause to wait for it; None: there is none."""

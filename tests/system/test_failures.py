@@ -203,18 +203,20 @@ class Deaths(JobTest):
             return shown.read().split("psrun: the job failed: ")[1]
 
     def test_psrun_names_a_program_that_has_ended_by_itself(self):
-        """With the words of sys.exit("words"): the server fails because of it, and ends first. Of one that has ended well the
-        server's words are all there is besides."""
+        """With the words of sys.exit("words"): the server fails because of it, and ends first. Of one that has ended well, or
+        without words, the server's are all there is besides."""
         why = BEGUN + tell("failure", kind="ARG", passing=False, reason="worker 1 has ended")
         over = tell("failure", kind="PEER", passing=True, reason="the job is over")
-        words = f"{tell('exits')}; {over}; echo no such folder; echo pstrain.errors"
+        words = f"{tell('exits')}; {over}; echo %s; echo pstrain.errors"
         for code, error, shown in ((3, "PeerError", "worker 1 ended with exit code 3\npsrun:   no such folder\npsrun:   worker 1 has ended\n"),
+                                   (3, "PeerError", "worker 1 ended with exit code 3\npsrun:   worker 1 has ended\npsrun: logs"),
                                    (1, "TimeoutError", "worker 1 ended with exit code 1\npsrun:   no such folder\n"),
                                    (0, "PeerError", "worker 1 ended with exit code 0, and others were not done\n"
                                                     "psrun:   worker 1 has ended\n")):
-            with self.subTest(code=code):
+            own = "" if "logs" in shown else "no such folder"
+            with self.subTest(code=code, own=own):
                 said = self.first_cause(("server", 0, f"{why}; exit 1"), ("worker", 0, f"{over}; exit 1"),
-                                        ("worker", 1, f"{words}.{error}: not ended; exit {code}"))
+                                        ("worker", 1, f"{words % own}.{error}: not ended; exit {code}"))
                 self.assertTrue(said.startswith(shown), said)
 
     def test_psrun_names_who_has_ended_the_job(self):
