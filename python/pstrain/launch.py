@@ -6,6 +6,7 @@ them and ends them together.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -239,11 +240,13 @@ def work(folder: str) -> None:
     except SystemExit as end:
         raise Error(f"fn called sys.exit({end.code!r}): it has to return") from end
     packed = _pickled_result(result, by_value)
-    if jobs.is_initialized():
-        if jobs.current().in_step():
-            raise Error("fn has returned in the middle of a step: after backward() comes optimizer.step()")
-        jobs.shutdown()
+    if jobs.is_initialized() and jobs.current().in_step():
+        raise Error("fn has returned in the middle of a step: after backward() comes optimizer.step()")
     _write(mine("result"), packed)
+    if jobs.is_initialized():
+        _events.tell_exits()
+        with contextlib.suppress(PeerError):  # they tell their failure
+            jobs.shutdown()
 
 
 def _pickled_result(result: typing.Any, by_value: bool) -> bytes:

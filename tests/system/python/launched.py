@@ -61,6 +61,17 @@ def leaves():
     sys.exit(0)
 
 
+def returns_early(_):
+    """Rank 0 makes a step more."""
+    pstrain.init()
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = pstrain.Optimizer([("weight", weight)], "sgd", lr=1.0)
+    optimizer.start()
+    for _ in range(2 - pstrain.rank()):
+        weight.sum().backward()
+        optimizer.step()
+
+
 def vanishes():
     os._exit(0)
 
@@ -161,7 +172,7 @@ def without_servers():
 def failures():
     for fn, args in ((step, (1.0, raises)), (step, (1.0, raises_lines)), (step, (1.0, raises_wordless)), (step, (1.0, kills)), (step, (1.0, kills_server)), (step, (1.0, leaves)),
                      (step, (1.0, vanishes)), (result_that_stays, (0,)), (raises_early, (0,)), (never_joins, (0,)),
-                     (half_a_step, (0,))):
+                     (half_a_step, (0,)), (returns_early, (0,))):
         name = (args[1:] or (fn,))[0].__name__
         try:
             print(name, pstrain.launch(fn, args))
