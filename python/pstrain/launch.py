@@ -186,16 +186,21 @@ def _pack(fn: typing.Any, args: typing.Any) -> bytes:
     if not os.path.exists(prepares.get(_MAIN[1], "/")):
         del prepares[_MAIN[1]]  # python3 < script
     call, by_value = _pickled(fn, tuple(args), any(key in prepares for key in _MAIN))
-    if by_value or b"__main__" not in call:  # the script is not needed
+    if by_value or not _is_of_main(call):  # the script is not needed
         prepares = {key: value for key, value in prepares.items() if key not in _MAIN}
     return pickle.dumps((prepares, call, by_value))
+
+
+def _is_of_main(call: bytes) -> bool:
+    """Whether the script defines some of it; a worker that imports it has it by multiprocessing's name."""
+    return b"__main__" in call or b"__mp_main__" in call
 
 
 def _pickled(fn: typing.Any, args: "tuple[typing.Any, ...]", has_main: bool) -> "tuple[bytes, bool]":
     """(the call, whether its functions are inside); has_main: __main__ can be imported."""
     try:
         call = pickle.dumps((fn, args))
-        if has_main or b"__main__" not in call:
+        if has_main or not _is_of_main(call):
             return call, False
         why = "a worker cannot import where it is defined (a notebook, standard input)"
     except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -164,9 +164,14 @@ def sums(_):
     return x.item()
 
 
+def nested(_):
+    return pstrain.launch(sums, (1,), workers=1, servers=0)
+
+
 def without_servers():
     had = len(os.listdir("/proc/self/fd"))
     print(pstrain.launch(sums, (0,), servers=0), len(os.listdir("/proc/self/fd")) - had)
+    print(pstrain.launch(nested, (0,), workers=1, servers=0))
 
 
 def failures():
