@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import math
@@ -209,6 +210,7 @@ class Rows:
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
         self.has_gradients = False  # of this step, which are not pushed
         self._n_lookups = 0  # of this step, with gradients
+        self._looked = False  # for a GradScaler
         self._loads: "list[Load]" = []  # until the job is opened
         self._point: "tuple[str, str] | None" = None  # folder and manifest, to go back to when the job is opened
         self.apart = False  # state_dict and load_state_dict of modules leave the rows out: a State has points of them
@@ -325,6 +327,9 @@ class Rows:
         if self.job.start_table():
             raise InputError(f"rank {self.job.rank}: optimizer.step() of the pstrain.Optimizer steps the rows, too")
         self.start()
+        if self.has_gradients and not self._looked:
+            _refuse_scaler(self.job.rank)
+            self._looked = True
         self.push()
 
     @property
@@ -447,6 +452,15 @@ class Rows:
             weight[some], state[some] = rows[:, :dim], rows[:, dim:]
         return Page(all_ids, weight, state, int(page.steps),
                     Ages(int(page.clock), torch.cat(ages)[order], candidates[candidates[:, 0].argsort()]))
+
+
+def _refuse_scaler(rank: int) -> None:
+    """InputError where a GradScaler has multiplied a loss: nobody divides the gradients of rows by its scale."""
+    kinds = (torch.cuda.amp.GradScaler, getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler))
+    for each in gc.get_objects():
+        if issubclass(type(each), kinds) and getattr(each, "_scale", None) is not None and each.get_scale() != 1:
+            raise InputError(f"rank {rank}: a GradScaler multiplies the loss by {each.get_scale():g}, which would multiply the steps of "
+                             "rows: leave it out (enabled=False), as bfloat16 does not need it")
 
 
 def _copied(address: typing.Any, n: int, dtype: torch.dtype, size: int) -> torch.Tensor:

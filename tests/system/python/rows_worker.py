@@ -361,6 +361,11 @@ def back():
         rows(ids).square().sum().backward()
         rows.step()
 
+    scaler = torch.cuda.amp.GradScaler(enabled=False)
+    scaler._enabled, scaler._scale = True, torch.tensor(4.0)  # as one on a GPU after scale(loss)
+    refused(step, "GradScaler", "by 4")
+    del scaler
+    rows.zero_grad()
     step()
     apart(step, state.commit, "rank 0 at its commit 1, step 1 of the rows", "rank 1 at its commit 1, step 2 of the rows")
     state.commit()
