@@ -5,7 +5,7 @@
     deploy/psrun -s 2 -w 2 -- python3 python/examples/dlrm.py --model deepfm --data train.txt.gz --export rows.safetensors
 
 --data: Criteo's TSV file, plain or gzip, or MovieLens' ratings; without it samples are generated, and the best possible
-AUC is known. Every tenth sample is held out. dlrm_ddp.py is the same by DistributedDataParallel.
+AUC is known. Every tenth sample is held out. dlrm_ddp.py is the same by DistributedDataParallel, dlrm_torchrec.py by TorchRec.
 """
 import argparse
 import itertools

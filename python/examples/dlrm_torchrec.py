@@ -1,9 +1,10 @@
-"""python/examples/dlrm_ddp.py by TorchRec, for bench/rows: its planner places the tables, FBGEMM's fused Adagrad steps them.
+#!/usr/bin/env python3
+"""dlrm_ddp.py by TorchRec over Gloo: its planner shares the tables out, FBGEMM's fused Adagrad steps them. A row's elements
+must be a multiple of 4 (--model wide_deep: --dim 15).
 
-A row's elements must be a multiple of 4."""
+    torchrun --nproc_per_node=2 python/examples/dlrm_torchrec.py
+"""
 import functools
-import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -13,10 +14,9 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../python/examples"))
-from clicks import find  # noqa: E402
-from dlrm import MODELS, arguments, train  # noqa: E402
-from dlrm_ddp import ROWS  # noqa: E402
+from clicks import find
+from dlrm import MODELS, arguments, train
+from dlrm_ddp import ROWS
 
 
 class Sharded(nn.Module):
