@@ -217,11 +217,15 @@ static void on_member_parts(ps_coordinator *c, zmq_msg_t *parts, int n)
         ps_coord_drop_stranger("a message of no member");
         return;
     }
-    if (ps_control_id_link(&from.id) == 0) note_alive(from.member, &parts[n - 1]);
     ps_control m;
     ps_err err = n == 2 ? ps_control_read(zmq_msg_data(&parts[1]),
                                           zmq_msg_size(&parts[1]), &m, NULL)
                         : ps_err_set(PS_ERR_PROTOCOL, "a message without a body");
+    // It has the dead one's id. Until it says HERE, what comes is that one's.
+    if (from.member->is_back && !from.member->here &&
+        (err != PS_OK || m.kind != PS_CONTROL_HERE))
+        return;
+    if (ps_control_id_link(&from.id) == 0) note_alive(from.member, &parts[n - 1]);
     if (err != PS_OK)
         ps_coord_complain(c, &from, 0, err);
     else
