@@ -35,6 +35,7 @@ typedef enum action_kind {
     ACT_RECONNECT,
     ACT_ABORT,
     ACT_DIE,
+    ACT_PUSH,
     ACT_BEGIN,
     ACT_COME,
     ACT_GO
@@ -105,6 +106,7 @@ static void add_process(place *p, uint32_t m)
     if (q->phase == PHASE_AWAY && W.comings > 0) add(p, ACT_COME, m);
     if (!stand_in_lives(m)) return;
     if (stand_in_can_go(m)) add(p, ACT_GO, m);
+    if (stand_in_can_push(m)) add(p, ACT_PUSH, m);
     if (W.deaths > 0) add(p, ACT_DIE, m);
     if (!l) return;
     if (l->n_down > 0) add(p, ACT_TAKE, m);
@@ -140,6 +142,7 @@ static void act(action a)
                                              [ACT_RECONNECT] = stand_in_reconnect,
                                              [ACT_ABORT] = stand_in_abort,
                                              [ACT_DIE] = stand_in_die,
+                                             [ACT_PUSH] = stand_in_push,
                                              [ACT_BEGIN] = world_begin,
                                              [ACT_COME] = stand_in_come,
                                              [ACT_GO] = stand_in_go};
@@ -184,6 +187,7 @@ static void tell_action(action a)
         [ACT_RECONNECT] = "connects again",
         [ACT_ABORT] = "aborts the job",
         [ACT_DIE] = "dies",
+        [ACT_PUSH] = "pushes",
         [ACT_BEGIN] = "its coordinator has waited for more workers for too long",
         [ACT_COME] = "comes",
         [ACT_GO] = "is told to leave"};
@@ -331,6 +335,7 @@ static const scenario SCENARIOS[] = {
      .cuts = 1,
      .begun = true},
     {.name = "elastic, a death", .servers = 1, .comings = 1, .goings = 1, .deaths = 1},
+    {.name = "paced, a death", .servers = 1, .paced = true, .deaths = 1, .begun = true},
     {.name = "1 server, begun, 2 deaths", .servers = 1, .deaths = 2, .begun = true},
 };
 static const scenario NIGHTLY[] = {
@@ -350,6 +355,19 @@ static const scenario NIGHTLY[] = {
      .goings = 1,
      .deaths = 1,
      .cuts = 1},
+    {.name = "paced, 2 deaths", .servers = 1, .paced = true, .deaths = 2, .begun = true},
+    {.name = "paced, a loss, a death",
+     .servers = 1,
+     .paced = true,
+     .deaths = 1,
+     .cuts = 1,
+     .begun = true},
+    {.name = "paced, a delay",
+     .servers = 1,
+     .paced = true,
+     .cuts = 1,
+     .delays = 1,
+     .begun = true},
     {.name = "begun, a delay", .cuts = 1, .delays = 1, .begun = true},
     {.name = "alone, 2 deaths", .deaths = 2, .alone = true},
     {.name = "2 losses", .cuts = 2},

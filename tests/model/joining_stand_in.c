@@ -6,7 +6,9 @@
  *   server  waits for END; LEAVE, BYE
  *
  * In an elastic job the workers' GATHER sums up whether one leaves, and how many others
- * wait to join, as worker 0 knows; then they regroup, or LEAVE.
+ * wait to join, as worker 0 knows; then they regroup, or LEAVE. In a paced job worker 0
+ * PUTs the policy, all push, and it PUTs where one that comes back begins; then they
+ * LEAVE.
  *
  * What a process does by itself it does at once: nobody sees whether it is later.
  *
@@ -15,7 +17,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "job_keys.h"
 #include "joining_world.h"
+#include "sync_codec.h"
 
 static uint32_t number_of(const process *p)
 {
@@ -88,6 +92,11 @@ static void say_join(process *p)
     ps_roster_entry e = {.role = role_of(m), .rank = rank_of(m)};
     if (S.unranked && m > 0) e.rank = -1;
     snprintf(e.host, sizeof e.host, "%u.%u", m, p->start);
+    char *endpoint = "tcp://127.0.0.1:3";
+    if (S.paced && m < S.servers) { // its shard may speak, too
+        e.endpoints = &endpoint;
+        e.n_endpoints = 1;
+    }
     ps_mp_writer_init_fixed(&w, bytes, sizeof bytes);
     ps_roster_entry_write(&w, &e);
     ps_mp_write_array(&w, 0);
@@ -173,7 +182,7 @@ static void check_roster(const process *p, const ps_roster *r)
     const ps_roster_entry *mine =
         m < S.servers ? &r->servers[p->rank] : &r->workers[p->rank];
     snprintf(host, sizeof host, "%u.%u", m, p->start);
-    if (strcmp(host, mine->host) != 0)
+    if (strncmp(host, mine->host, p->is_back ? 2 : sizeof host) != 0)
         world_wrong("process %u is not where its roster says", m);
     const int asked = rank_of(m);
     const bool right =
@@ -212,28 +221,66 @@ static void regroup(process *p, const double *values)
     p->phase = PHASE_ABORTED;
 }
 
+/* Of a paced job: a dead worker's place is taken, and the new process pushes at once. */
+static size_t write_policy(uint8_t *out, size_t cap)
+{
+    const ps_sync_rules r = {.kind = PS_POLICY_BACKUP,
+                             .n_workers = S.workers,
+                             .backups = 1,
+                             .add = true,
+                             .come_back = true,
+                             .number = 1,
+                             .total = 100,
+                             .stretch = 100};
+    const uint64_t batches[WORKERS_MOST] = {1, 1, 1};
+    ps_mp_writer w;
+    ps_mp_writer_init_fixed(&w, out, cap);
+    ps_sync_rules_write(&w, &r, 1, batches);
+    return w.used;
+}
+
 static void go_on(process *p)
 {
+    uint8_t rules[512];
     const double values[] = {p->told, p->rank == 0 ? p->newcomers : 0};
-    ps_control c = {.kind = PS_CONTROL_GATHER, .name = "begin"};
+    const bool puts = p->rank == 0 && !p->is_back, sets_policy = S.paced && p->step == 1;
+    ps_control c = {.kind = puts ? PS_CONTROL_PUT : PS_CONTROL_GET};
     if (number_of(p) < S.servers) {
         if (p->ended && !p->leaving) leave(p);
         return;
     }
-    if (S.elastic) {
-        c.value = values;
-        c.bytes = sizeof values;
+    if (p->step == 0) {
+        c = (ps_control){.kind = PS_CONTROL_GATHER, .name = "begin", .value = values};
+        c.bytes = S.elastic ? sizeof values : 0;
+    } else {
+        snprintf(c.name, sizeof c.name, "%s",
+                 sets_policy    ? PS_JOB_KEY_POLICY
+                 : p->step == 1 ? "job/total_steps"
+                                : ps_job_key_reentry(0).text);
+        c.value = rules;
+        rules[0] = 's';
+        c.bytes = !puts ? 0 : sets_policy ? write_policy(rules, sizeof rules) : 1;
     }
-    if (p->step == 1) {
-        c = (ps_control){.kind = p->rank == 0 ? PS_CONTROL_PUT : PS_CONTROL_GET,
-                         .name = "job/total_steps"};
-        c.value = "s";
-        c.bytes = p->rank == 0;
-    }
-    if (p->step == (S.elastic ? 1 : 2))
+    if (S.paced && p->step == 2) return; // stand_in_push
+    if (p->step == (S.elastic ? 1 : S.paced ? 4 : 2))
         leave(p);
     else
         request(p, c);
+}
+
+bool stand_in_can_push(uint32_t m)
+{
+    const process *p = &W.processes[m], *host = &W.processes[0];
+    return S.paced && m >= S.servers && p->phase == PHASE_RUNS && p->step == 2 &&
+           host->phase == PHASE_RUNS && host->nonce == p->nonce && W.coordinator;
+}
+
+void stand_in_push(uint32_t m)
+{
+    process *p = &W.processes[m];
+    world_push(m, p->push++);
+    p->step++;
+    go_on(p);
 }
 
 /* The process ends; nobody needs its coordinator any more. */
@@ -256,6 +303,9 @@ static void on_welcome(process *p, const ps_control *c)
     p->roster = hash_of_entries(&r);
     p->expected = S.elastic ? (uint8_t)r.n_workers : 0;
     p->served = S.elastic;
+    p->is_back = c->welcome.push > 0;
+    p->push = p->is_back ? (uint8_t)c->welcome.push : 1;
+    if (p->is_back) p->step = 2;
     if (r.secrets)
         memcpy(p->secrets, r.secrets,
                (size_t)ps_roster_n_secrets(&r) * sizeof *p->secrets);

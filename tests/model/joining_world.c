@@ -95,6 +95,7 @@ static void canonicalize(ps_coordinator *c)
     memset(c->peers + c->n_peers, 0,
            (world_members() - (size_t)c->n_peers) * sizeof *c->peers);
     sort_peers(c);
+    if (S.paced) return;
     char **none[MEMBERS]; // their endpoints, each an array of nothing
     for (int i = 0; i < c->n_peers; i++)
         none[i] = c->peers[i].entry.endpoints;
@@ -234,7 +235,7 @@ bool world_is_here(const connection *l)
 /* Their hosts' names say which processes they are: "3.0". */
 static int start_of(const ps_coord_peer *p)
 {
-    return p->entry.host[2] - '0';
+    return p->is_back ? (int)p->incarnation : p->entry.host[2] - '0';
 }
 
 uint32_t world_process_of(uint32_t i)
@@ -285,7 +286,10 @@ void world_up(uint32_t link)
 {
     connection *l = &W.links[link];
     if (!shows_secret(l)) return;
-    const bool is_strange = !is_of_member(l);
+    ps_control c;
+    world_read_frame(l->up[0], &c);
+    // A late HERE of one that was taking a place, too: another comes, as it says.
+    const bool is_strange = !is_of_member(l) && !(S.paced && c.kind == PS_CONTROL_HERE);
     const uint64_t before = W.memory_hash;
     world_coming.from = l;
     turn();
@@ -298,6 +302,20 @@ void world_closed(uint32_t link)
     W.links[link].noted = true;
     if (S.mistake == MISTAKE_CLOSED_IS_NOT_NOTED) return;
     world_coming.closed = FD + (int)link;
+    turn();
+}
+
+/* At once: the shard is in the coordinator's process. */
+void world_push(uint32_t m, uint64_t number)
+{
+    connection l = {.n_up = 1};
+    ps_control c = {.kind = PS_CONTROL_PUSHED, .nonce = W.processes[0].nonce};
+    c.pushed.rank = (uint64_t)W.processes[m].rank;
+    c.pushed.number = number;
+    c.pushed.shards = c.pushed.holders = 1;
+    l.up[0] = world_frame(&c);
+    ps_control_id_make(&l.id, &W.processes[0].secret, 1);
+    world_coming.from = &l;
     turn();
 }
 
@@ -316,7 +334,7 @@ static bool comes(const ps_coord_peer *p)
 bool world_may_be_dead(int i)
 {
     const ps_coord_peer *p = &W.coordinator->peers[i];
-    if (p->gone) return false;
+    if (p->gone || p->away) return false; // somebody takes its place
     if (!p->here && !p->lost_ns) return !comes(p);
     return p->lost_ns && (!comes(p) || W.delays > 0);
 }

@@ -29,7 +29,7 @@ enum {
     QUEUE = 6,
     FD = 100, // of connection 0
     NOBODY = 255,
-    PAGE = 1024,
+    PAGE = 2048,
     MEMORY = 64 * PAGE, // of the coordinator
     BLOCKS = 64,
     TEXT = 300
@@ -75,6 +75,9 @@ typedef struct process {
     uint8_t expected, newcomers; // workers, the next time; as worker 0 was told
     bool served;                 // has been a member
     bool told, regroups;         // to go; waits until the others regroup
+    // of paced ones
+    uint8_t push; // number of the next one
+    bool is_back; // has taken a dead one's place
     int8_t rank;
     ps_secret secret;
     uint64_t nonce, roster; // roster: a hash of its entries
@@ -124,6 +127,7 @@ typedef struct scenario {
     uint8_t delays; // a connection is lost for so long that its member seems dead
     uint8_t comings, goings; // of workers other than 0; one comes: it is the last one
     bool elastic;            // there are such
+    bool paced;              // the policy backup: a dead worker's place is taken
     bool begun;              // all have joined when it begins
     bool alone;     // nobody joins again (recovery.rejoins=0) or is started again
     bool unranked;  // except for server 0, which the others look for
@@ -157,8 +161,10 @@ void world_kill_coordinator(void); // with its process
 void world_up(uint32_t link);
 void world_closed(uint32_t link);
 void world_dead(uint32_t i);
-bool world_may_begin(void);      // with fewer workers than expected
-void world_begin(uint32_t host); // it has waited for more for too long
+bool world_can_push(uint32_t m);
+void world_push(uint32_t m, uint64_t number); // a shard tells that the worker's is in
+bool world_may_begin(void);                   // with fewer workers than expected
+void world_begin(uint32_t host);              // it has waited for more for too long
 bool world_may_be_dead(int i);
 uint32_t world_process_of(uint32_t i);
 bool world_has_ended(void);              // no worker is awaited
@@ -204,6 +210,8 @@ void stand_in_cut(uint32_t m);
 void stand_in_reconnect(uint32_t m);
 void stand_in_abort(uint32_t m);
 void stand_in_die(uint32_t m);
+bool stand_in_can_push(uint32_t m);
+void stand_in_push(uint32_t m);
 bool stand_in_can_go(uint32_t m);
 void stand_in_go(uint32_t m); // is told to leave the job
 void stand_in_come(uint32_t m);
