@@ -168,6 +168,8 @@ void world_slow(const world_process *p, world_sockets which, uint64_t each_ns,
                 uint64_t until_ns);
 /* A process is gone: its connections end. */
 void world_net_forget(const world_process *p);
+/* The ROUTER's peer of that id, if it has one, loses its connection. */
+void world_turn_out(const void *router, const void *id, size_t bytes);
 /* Whether somebody listens there. */
 bool world_listens(const char *endpoint);
 /* The endpoint of one of the sockets where somebody listens, NULL: of none. for_members:
