@@ -14,7 +14,7 @@
 #include <zmq.h>
 
 #include "curve_stand_in.h"
-#include "world.h"
+#include "world_messages.h"
 #include "zsock.h"
 
 enum {
@@ -32,158 +32,6 @@ enum {
     LEAST_US = 20,
     MOST_US = 400
 };
-
-/* ---- messages ---- */
-
-typedef struct body {
-    int uses;
-    size_t bytes;
-    void *data;
-    const void *borrowed; // read when it arrives
-    uint8_t own[];
-} body;
-
-typedef struct frame { // a zmq_msg_t
-    body *body;        // NULL: empty
-    int fd;
-    bool more;
-} frame;
-_Static_assert(sizeof(frame) <= sizeof(zmq_msg_t), "a frame is a zmq_msg_t");
-
-static frame *frame_of(const zmq_msg_t *msg)
-{
-    return (frame *)(uintptr_t)msg;
-}
-
-static body *new_body(const void *from, size_t bytes)
-{
-    body *b = malloc(sizeof *b + bytes + 1);
-    if (!b) world_wrong("no memory for a message");
-    *b = (body){.uses = 1, .bytes = bytes, .data = b->own};
-    if (from && bytes > 0) memcpy(b->own, from, bytes);
-    return b;
-}
-
-static void release_body(body *b)
-{
-    if (b && --b->uses == 0) free(b);
-}
-
-int zmq_msg_init(zmq_msg_t *msg)
-{
-    *frame_of(msg) = (frame){.fd = -1};
-    return 0;
-}
-
-int zmq_msg_init_size(zmq_msg_t *msg, size_t bytes)
-{
-    *frame_of(msg) = (frame){.body = new_body(NULL, bytes), .fd = -1};
-    return 0;
-}
-
-int zmq_msg_init_data(zmq_msg_t *msg, void *data, size_t bytes, zmq_free_fn *done,
-                      void *hint)
-{
-    (void)done;
-    (void)hint;
-    zmq_msg_init_size(msg, 0);
-    body *b = frame_of(msg)->body;
-    b->bytes = bytes;
-    b->data = data;
-    b->borrowed = data;
-    return 0;
-}
-
-int zmq_msg_close(zmq_msg_t *msg)
-{
-    release_body(frame_of(msg)->body);
-    return zmq_msg_init(msg);
-}
-
-int zmq_msg_move(zmq_msg_t *to, zmq_msg_t *from)
-{
-    zmq_msg_close(to);
-    *frame_of(to) = *frame_of(from);
-    return zmq_msg_init(from);
-}
-
-int zmq_msg_copy(zmq_msg_t *to, zmq_msg_t *from)
-{
-    zmq_msg_close(to);
-    *frame_of(to) = *frame_of(from);
-    if (frame_of(to)->body) frame_of(to)->body->uses++;
-    return 0;
-}
-
-void *zmq_msg_data(zmq_msg_t *msg)
-{
-    return frame_of(msg)->body ? frame_of(msg)->body->data : frame_of(msg);
-}
-
-size_t zmq_msg_size(const zmq_msg_t *msg)
-{
-    return frame_of(msg)->body ? frame_of(msg)->body->bytes : 0;
-}
-
-int zmq_msg_more(const zmq_msg_t *msg)
-{
-    return frame_of(msg)->more;
-}
-
-int zmq_msg_get(const zmq_msg_t *msg, int property)
-{
-    return property == ZMQ_SRCFD ? frame_of(msg)->fd : frame_of(msg)->more;
-}
-
-typedef struct message {
-    struct message *next;
-    int n;
-    frame frames[FRAMES];
-} message;
-
-typedef struct queue {
-    message *first, **last;
-} queue;
-
-static void queue_init(queue *q)
-{
-    q->first = NULL;
-    q->last = &q->first;
-}
-
-static void queue_put(queue *q, message *m)
-{
-    m->next = NULL;
-    *q->last = m;
-    q->last = &m->next;
-}
-
-static message *queue_take(queue *q)
-{
-    message *m = q->first;
-    if (m && !(q->first = m->next)) q->last = &q->first;
-    return m;
-}
-
-static void drop_message(message *m)
-{
-    for (int i = 0; i < m->n; i++)
-        release_body(m->frames[i].body);
-    free(m);
-}
-
-static message *new_message(void)
-{
-    message *m = calloc(1, sizeof *m);
-    if (!m) world_wrong("no memory for a message");
-    return m;
-}
-
-static void add_frame(message *m, body *b)
-{
-    if (m->n == FRAMES) world_wrong("a message of more than %d frames", FRAMES);
-    m->frames[m->n++] = (frame){.body = b, .fd = -1};
-}
 
 /* ---- sockets and connections ---- */
 
@@ -206,13 +54,13 @@ typedef struct socket {
     uint8_t public[STAND_IN_KEY_BYTES];    // its own, as it says
     uint8_t of_server[STAND_IN_KEY_BYTES]; // that a DEALER connects to
     char domain[WORLD_NAME];               // of a ROUTER with keys
-    queue in;
-    message *reading, *writing; // in part
+    world_queue in;
+    world_message *reading, *writing; // in part
     int at;
     struct socket *monitor; // PAIR that hears of connections
     char monitored[PS_ENDPOINT_MAX];
     struct connection *out; // of a DEALER: the present one, or NULL
-    queue unsent;           // of a DEALER
+    world_queue unsent;     // of a DEALER
     uint64_t tries;         // to connect
     struct connection *to;  // of a ROUTER: where the message that is written goes
     struct connection *first, *last; // of its connections, in the order of their numbers
@@ -223,7 +71,7 @@ typedef struct socket {
 typedef enum state { PROVING, UP, DOWN } state;
 
 typedef struct way { // one direction
-    queue messages;
+    world_queue messages;
     uint64_t last_ns;   // when its last message arrives
     uint64_t lost_from; // number of the first message that is lost
     uint64_t n_sent, n_arrived;
@@ -243,9 +91,9 @@ typedef struct connection {
 } connection;
 
 /* For whoever polls the socket. */
-static void socket_put(socket_t *s, message *m)
+static void socket_put(socket_t *s, world_message *m)
 {
-    queue_put(&s->in, m);
+    world_queue_put(&s->in, m);
     world_touch(s->process);
 }
 
@@ -293,7 +141,7 @@ static uint64_t soon_after(uint64_t now)
 
 const char *zmq_msg_gets(const zmq_msg_t *msg, const char *property)
 {
-    const int i = (frame_of(msg)->fd - WORLD_FD - FDS) / 2;
+    const int i = (world_frame_of(msg)->fd - WORLD_FD - FDS) / 2;
     const bool is_known = strcmp(property, "User-Id") == 0 && i >= 0 && i < n_connections;
     return is_known && connections[i]->user[0] ? connections[i]->user : NULL;
 }
@@ -314,9 +162,9 @@ static void tell_monitor(socket_t *s, uint16_t event, int fd)
     const uint32_t value = (uint32_t)fd;
     memcpy(bytes, &event, sizeof event);
     memcpy(bytes + 2, &value, sizeof value);
-    message *news = new_message();
-    add_frame(news, new_body(bytes, sizeof bytes));
-    add_frame(news, new_body(s->endpoint, strlen(s->endpoint)));
+    world_message *news = world_message_new();
+    world_message_add(news, world_body_new(bytes, sizeof bytes));
+    world_message_add(news, world_body_new(s->endpoint, strlen(s->endpoint)));
     socket_put(m, news);
 }
 
@@ -337,19 +185,19 @@ static socket_t *receiver(const connection *c, bool is_up)
 }
 
 /* Now it leaves the sender's memory. */
-static void own_bodies(message *m)
+static void own_bodies(world_message *m)
 {
     for (int i = 0; i < m->n; i++) {
-        body *b = m->frames[i].body;
+        world_body *b = m->frames[i].body;
         if (!b->borrowed) continue;
-        m->frames[i].body = new_body(b->borrowed, b->bytes);
-        release_body(b);
+        m->frames[i].body = world_body_new(b->borrowed, b->bytes);
+        world_body_release(b);
     }
 }
 
 void (*world_overheard)(const world_heard *);
 
-static void let_hear(const connection *c, const message *m)
+static void let_hear(const connection *c, const world_message *m)
 {
     world_heard h = {.sender = c->dealer,
                      .receiver = c->router,
@@ -375,11 +223,11 @@ static void arrive(void *arg, uint64_t is_up)
 {
     connection *c = arg;
     way *w = is_up ? &c->up : &c->down;
-    message *m = queue_take(&w->messages);
+    world_message *m = world_queue_take(&w->messages);
     if (!m) return;
     socket_t *to = receiver(c, is_up);
     if (w->n_arrived++ >= w->lost_from || to->closed || to->process->dead) {
-        drop_message(m);
+        world_message_drop(m);
         return;
     }
     own_bodies(m);
@@ -393,7 +241,7 @@ static void arrive(void *arg, uint64_t is_up)
     socket_put(to, m);
 }
 
-static void travel(connection *c, bool is_up, message *m)
+static void travel(connection *c, bool is_up, world_message *m)
 {
     way *w = is_up ? &c->up : &c->down;
     const bool is_first = c == c->dealer->first;
@@ -402,7 +250,7 @@ static void travel(connection *c, bool is_up, message *m)
     if (at < w->last_ns) at = w->last_ns;
     w->last_ns = at;
     w->n_sent++;
-    queue_put(&w->messages, m);
+    world_queue_put(&w->messages, m);
     world_at(at, arrive, c, is_up);
 }
 
@@ -466,8 +314,8 @@ static void connection_up(void *arg, uint64_t number)
     world_say("connected %s to %s", c->dealer->process->name, c->router->process->name);
     tell_monitor(c->router, ZMQ_EVENT_HANDSHAKE_SUCCEEDED, 0);
     tell_monitor(c->dealer, ZMQ_EVENT_HANDSHAKE_SUCCEEDED, 0);
-    message *m;
-    while ((m = queue_take(&c->dealer->unsent)))
+    world_message *m;
+    while ((m = world_queue_take(&c->dealer->unsent)))
         travel(c, true, m);
 }
 
@@ -481,12 +329,12 @@ static void ask_gate(connection *c)
         "sender",          "",        "1.0", NULL,
         c->router->domain, "address", "",    d->has_keys ? "CURVE" : "PLAIN",
         "member"};
-    message *m = new_message();
+    world_message *m = world_message_new();
     for (size_t i = 0; i < sizeof words / sizeof *words - d->has_keys; i++)
-        add_frame(m, words[i] ? new_body(words[i], strlen(words[i]))
-                              : new_body(&c->index, sizeof c->index));
-    add_frame(m, d->has_keys ? new_body(d->public, sizeof d->public)
-                             : new_body(d->secret, d->secret_bytes));
+        world_message_add(m, words[i] ? world_body_new(words[i], strlen(words[i]))
+                                      : world_body_new(&c->index, sizeof c->index));
+    world_message_add(m, d->has_keys ? world_body_new(d->public, sizeof d->public)
+                                     : world_body_new(d->secret, d->secret_bytes));
     socket_put(zap, m);
 }
 
@@ -519,14 +367,14 @@ static bool is_proven(const socket_t *dealer, const socket_t *router)
                                  is_public_of(dealer->public, dealer));
 }
 
-static void take_gates_answer(const message *m)
+static void take_gates_answer(const world_message *m)
 {
     int index;
     memcpy(&index, m->frames[3].body->data, sizeof index);
     connection *c = connections[index];
     if (c->state != PROVING) return;
-    const body *status = m->frames[4].body;
-    const body *user = m->frames[6].body;
+    const world_body *status = m->frames[4].body;
+    const world_body *user = m->frames[6].body;
     snprintf(c->user, sizeof c->user, "%.*s", (int)user->bytes, (const char *)user->data);
     if (status->bytes == 3 && memcmp(status->data, "200", 3) == 0)
         connection_up(c, 0);
@@ -610,8 +458,8 @@ static void try_to_connect(void *arg, uint64_t number)
         return;
     }
     connections[n_connections++] = living[n_living++] = c;
-    queue_init(&c->up.messages);
-    queue_init(&c->down.messages);
+    world_queue_init(&c->up.messages);
+    world_queue_init(&c->down.messages);
     c->up.lost_from = c->down.lost_from = UINT64_MAX;
     c->id_bytes = s->id_bytes;
     memcpy(c->id, s->id, s->id_bytes);
@@ -755,8 +603,8 @@ void *zmq_socket(void *c, int type)
     if (!s) world_wrong("no memory for a socket");
     *s = (socket_t){
         .context = c, .process = world_self(), .index = n_sockets, .type = type};
-    queue_init(&s->in);
-    queue_init(&s->unsent);
+    world_queue_init(&s->in);
+    world_queue_init(&s->unsent);
     sockets[n_sockets++] = open_sockets[n_open++] = s;
     return s;
 }
@@ -769,7 +617,7 @@ int zmq_close(void *socket)
     if (s->bound) world_touch_all();
     if (s->context->zap == s) s->context->zap = NULL;
     for (connection *c = s->first; c; c = c->next_of[c->router == s]) {
-        for (message *m = (c->dealer == s ? &c->up : &c->down)->messages.first; m;
+        for (world_message *m = (c->dealer == s ? &c->up : &c->down)->messages.first; m;
              m = m->next)
             own_bodies(m);
         end_connection(c, false);
@@ -900,7 +748,7 @@ int zmq_connect(void *socket, const char *where)
     return 0;
 }
 
-static void note_message(const message *m)
+static void note_message(const world_message *m)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < m->n; i++)
@@ -910,21 +758,21 @@ static void note_message(const message *m)
 
 static void message_written(socket_t *s)
 {
-    message *m = s->writing;
+    world_message *m = s->writing;
     s->writing = NULL;
     note_message(m);
     if (s == s->context->zap) {
         take_gates_answer(m);
-        drop_message(m);
+        world_message_drop(m);
     } else if (s->type == ZMQ_ROUTER) {
         if (s->to && s->to->state == UP)
             travel(s->to, false, m);
         else
-            drop_message(m);
+            world_message_drop(m);
     } else if (s->out && s->out->state == UP) {
         travel(s->out, true, m);
     } else {
-        queue_put(&s->unsent, m);
+        world_queue_put(&s->unsent, m);
     }
 }
 
@@ -932,7 +780,8 @@ int zmq_msg_send(zmq_msg_t *msg, void *socket, int flags)
 {
     socket_t *s = socket;
     const bool more = flags & ZMQ_SNDMORE;
-    body *b = frame_of(msg)->body ? frame_of(msg)->body : new_body(NULL, 0);
+    world_body *b =
+        world_frame_of(msg)->body ? world_frame_of(msg)->body : world_body_new(NULL, 0);
     const int bytes = (int)b->bytes;
     if (s->type == ZMQ_ROUTER && s != s->context->zap && !s->writing) {
         connection *to = connection_to(s, b->data, b->bytes);
@@ -941,13 +790,13 @@ int zmq_msg_send(zmq_msg_t *msg, void *socket, int flags)
             return -1;
         }
         s->to = to;
-        s->writing = new_message(); // the id does not travel
-        release_body(b);
+        s->writing = world_message_new(); // the id does not travel
+        world_body_release(b);
         zmq_msg_init(msg);
         return bytes;
     }
-    if (!s->writing) s->writing = new_message();
-    add_frame(s->writing, b);
+    if (!s->writing) s->writing = world_message_new();
+    world_message_add(s->writing, b);
     zmq_msg_init(msg);
     if (!more) message_written(s);
     if (!more && world_message_moment) world_message_moment();
@@ -969,12 +818,13 @@ int zmq_send(void *socket, const void *bytes, size_t n, int flags)
 }
 
 /* The id of the peer comes first at a ROUTER. */
-static void put_id_first(message *m)
+static void put_id_first(world_message *m)
 {
     const connection *c = connections[(m->frames[0].fd - WORLD_FD - FDS) / 2];
     if (m->n == FRAMES) world_wrong("a message of more than %d frames", FRAMES);
     memmove(m->frames + 1, m->frames, (size_t)m->n * sizeof *m->frames);
-    m->frames[0] = (frame){.body = new_body(c->id, c->id_bytes), .fd = m->frames[1].fd};
+    m->frames[0] =
+        (world_frame){.body = world_body_new(c->id, c->id_bytes), .fd = m->frames[1].fd};
     m->n++;
 }
 
@@ -987,14 +837,14 @@ int zmq_msg_recv(zmq_msg_t *msg, void *socket, int flags)
         return -1;
     }
     if (!s->reading) {
-        s->reading = queue_take(&s->in);
+        s->reading = world_queue_take(&s->in);
         s->at = 0;
         slow_down(s);
         note_message(s->reading);
         if (s->type == ZMQ_ROUTER && s != s->context->zap) put_id_first(s->reading);
     }
     zmq_msg_close(msg);
-    frame *f = frame_of(msg);
+    world_frame *f = world_frame_of(msg);
     *f = s->reading->frames[s->at++];
     f->more = s->at < s->reading->n;
     if (!f->more) {
