@@ -131,7 +131,7 @@ class Hosts(Where):
     interface = "eth0"
 
     def __init__(self, mbit, kinds, guests=None):
-        self.mbit, self.kinds, self.guests = mbit, kinds, guests or {}
+        self.mbit, self.guests = mbit, guests or {}
         self.owner = os.getpid()
         self.prefix_name = f"pstrain-{self.owner}-{secrets.token_hex(3)}"
         self.hosts, self.made, self.next_port = {}, [], 29500

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from . import _library as c, job as jobs
 from ._commits import open_file
-from ._lookups import Given, Inputs, Lookups, Table, as_wanted
+from ._lookups import Inputs, Lookups, Table, as_wanted
 from ._rows import Spec, check_whole, checked_padding, make_spec
 from ._session import answers
 from .errors import Error, InputError

@@ -6,7 +6,7 @@ import typing
 
 import torch
 
-from .. import _checks, _collectives, job as jobs
+from .. import _checks, job as jobs
 from ._membership import check_set, here, rank, size, wrong
 from ._negotiation import NO_NAME, Call, Negotiation
 

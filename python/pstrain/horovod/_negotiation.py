@@ -267,7 +267,7 @@ class Negotiation:
         waits = "; ".join(f"'{name}' was called by rank {', '.join(map(str, sorted(self._table[name])))}"
                           for name in names[:8])
         for name in names:
-            heads, call = self._take(name)
+            _, call = self._take(name)
             if call is not None:
                 self._keep([call], errors.TimeoutError(
                     f"rank {self._job.rank}: {call.head['kind']} '{name}' {why}: {waits}: ranks have to make the "
