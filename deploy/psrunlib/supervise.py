@@ -621,8 +621,8 @@ class Supervisor:
         what = "this attempt" if not self.signal and self.another(failed) else "the job"
         late = bool(cause.errors) and not cause.fault and self._ended_by_us(cause)
         early = self.early(cause)
-        how = (f"{cause.part.name} failed, and did not end by itself" if late else
-               f"{early.part.name} ended with exit code 0, and others were not done" if early else self._how(cause))
+        how = (f"{early.part.name} ended{' with exit code 0' * (early.code == 0)}, and others were not done" if early else
+               f"{cause.part.name} failed, and did not end by itself" if late else self._how(cause))
         self.screen.say_in_red(f"psrun: {what} failed: {how}")
         why = cause.last_error.text or cause.last_line
         own = late or cause.has_last_words
@@ -647,11 +647,17 @@ class Supervisor:
         return [e.text for e in servers if e.kind != "PEER"][:1]
 
     def early(self, cause):
-        """The worker that has ended well, and left the cause to wait for it; None: there is none."""
-        by_others = cause.part.role == "server" or cause.last_error.kind == "PEER"
-        done = [w for w in self.watched if w.part.role == "worker" and w.code == 0 and (w.exits or w.ended_at <= cause.ended_at)]
-        told = cause.errors and not cause.fault and cause.code > 0 and not self.elastic and not self.codes_tell
+        """The worker that has ended well, or was about to, and left the cause to wait for it; None: there is none."""
+        by_others = cause.last_error.kind in ("PEER", "ARG" if cause.part.role == "server" else "")
+        done = [w for w in self.watched if w.part.role == "worker" and self._has_left(w, cause)]
+        told = cause.errors and not cause.fault and not self.elastic and not self.codes_tell
+        told = told and (cause.code > 0 or self._ended_by_us(cause))
         return min(done, key=lambda w: w.ended_at) if done and by_others and told else None
+
+    def _has_left(self, watched, cause):
+        """Of a worker that had left and did not end in time nobody knows the exit code."""
+        ended = watched.code == 0 and (watched.exits or watched.ended_at <= cause.ended_at)
+        return ended or watched.exits and self._ended_by_us(watched)
 
     def lacked_by(self, cause):
         """Whom a worker has waited for that timed out, in words; "": not known."""

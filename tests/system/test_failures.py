@@ -190,6 +190,21 @@ class Deaths(JobTest):
         self.assertEqual(code, 1)
         self.assertIn("the job failed: worker 0 failed, and did not end by itself\npsrun:   no such layer\n", text)
 
+    def test_psrun_names_who_has_left_though_no_worker_ends_in_time(self):
+        """Worker 0 has missed worker 1, and has ended the job: both have much to do then."""
+        over = tell("failure", kind="PEER", passing=True, reason="worker 1 has left the job")
+        held = [self.path(f"held{rank}") for rank in range(2)]
+        scripts = [f"until [ -e {held[0]} ] && [ -e {held[1]} ]; do sleep 0.01; done; {BEGUN}"
+                   f"{tell('aborts', role='worker', rank=0)}; {over}; exit 1",
+                   f"{over}; touch {held[0]}; sleep 100; true", f"{tell('exits')}; touch {held[1]}; sleep 100; true"]
+        with tempfile.TemporaryFile("w+") as shown, mock.patch.multiple(supervise, GRACE_S=0.2):
+            supervise.Supervisor(screen.Screen(shown), lambda p: local.LocalProcess(p, {}), self.folder, 10).run(
+                [job.Part(name, rank, ["sh", "-c", script], {})
+                 for name, rank, script in zip(("server", "worker", "worker"), (0, 0, 1), scripts)])
+            shown.seek(0)
+            said = shown.read()
+        self.assertIn("the job failed: worker 1 ended, and others were not done\npsrun:   worker 1 has left the job\n", said)
+
     def first_cause(self, *parts):
         """What psrun says last of parts (role, rank, a shell's words), of which each goes on once the one before it has ended."""
         files = [os.path.join(tempfile.mkdtemp(dir=self.folder), "ended") for _ in parts]
