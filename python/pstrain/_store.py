@@ -15,7 +15,7 @@ import subprocess
 import sys
 import typing
 
-from . import errors
+from . import _programs, errors
 
 JOIN_SECONDS = 60  # net.join_timeout_ms and net.step_timeout_ms, where they are not set
 
@@ -127,7 +127,7 @@ def _address(args: argparse.Namespace, host: str, port: int, attempt: int) -> st
 
 def _run(argv: "list[str]") -> int:
     """Signals to this process reach the program, which ends in order."""
-    child = subprocess.Popen(argv)
+    child = subprocess.Popen(argv, preexec_fn=_programs.psrunlib("local").die_with_parent)
     before = {number: signal.signal(number, lambda n, _: child.send_signal(n))
               for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -14,8 +14,8 @@ import unittest
 from array import array
 from pathlib import Path
 
-from jobs import (BIN, DIGITS, ROOT, JobTest, Part, Psrun, find_part, first, free_port, kill, nightly, npy,
-                  python_with, read_safetensors, run_well, torch_python)
+from jobs import (BIN, DIGITS, ROOT, JobTest, Part, Psrun, children, find_part, first, free_port, is_killed, kill, nightly, npy,
+                  python_with, read_safetensors, run_well, torch_python, wait_until)
 
 PYTHON = torch_python() or sys.executable
 WORKER = str(ROOT / "tests/system/python/worker.py")
@@ -500,6 +500,12 @@ class Torchrun(PythonTest):
         self.said(self.beside_it(port, WORKER, "same_step", "sgd"), "ulps")
         said, _ = server.communicate(timeout=60)
         self.assertEqual(server.returncode, 0, said)
+
+    def test_its_server_is_killed(self):
+        server = self.pstrain_server("--store", f"127.0.0.1:{self.its_store()}", "--world-size", "2")
+        (pid,) = wait_until(lambda: [pid for name, pid in children(server.pid) if name == "ps-server"])
+        server.kill()
+        wait_until(lambda: is_killed(pid), "ps-server was left running")
 
     def test_nobody_has_said_the_address(self):
         text, _ = self.torchrun(WORKER, "endless_join",
