@@ -133,6 +133,8 @@ class Lookups(torch.nn.Module):
         """What forward() of several tables got, by table."""
         are_its_own = isinstance(offsets, typing.Mapping)  # and not all tables' at once
         if hasattr(ids, "keys") and hasattr(ids, "to_dict") and not isinstance(ids, typing.Mapping):
+            if offsets is not None or weights is not None:
+                raise InputError(f"{self._where}{type(ids).__name__} has offsets and weights of its own: leave these out")
             ids, offsets, weights = _of_jagged(ids)
         if not isinstance(ids, typing.Mapping):
             raise InputError(f"{self._where}ids have to be a dict by table, not {type(ids).__name__}")

@@ -318,6 +318,9 @@ class Rows:
     def push(self, share: "float | None" = None) -> None:
         """share: by which gradients are multiplied; None: 1 / size."""
         self._forget()
+        if self.has_gradients and not self._looked:
+            _refuse_scaler(self.job.rank)
+            self._looked = True
         self.has_gradients, self._n_lookups = False, 0
         rates = (ctypes.c_double * len(self.rates))(*self.rates)
         self.job.session.call("pstrain_rows_push", 1.0 / self.job.size if share is None else share, rates)
@@ -327,9 +330,6 @@ class Rows:
         if self.job.start_table():
             raise InputError(f"rank {self.job.rank}: optimizer.step() of the pstrain.Optimizer steps the rows, too")
         self.start()
-        if self.has_gradients and not self._looked:
-            _refuse_scaler(self.job.rank)
-            self._looked = True
         self.push()
 
     @property

@@ -230,6 +230,34 @@ def refused(call, *parts, kind=pstrain.InputError):
     raise AssertionError(f"not refused: {parts}")
 
 
+def used_scaler():
+    """As one on a GPU is after scale(loss)."""
+    scaler = torch.cuda.amp.GradScaler(enabled=False)
+    scaler._enabled, scaler._scale = True, torch.tensor(4.0)
+    return scaler
+
+
+class Jagged:
+    """A torchrec.KeyedJaggedTensor of user's bags [3, 4], [] and [5]: what is asked of it, and of its JaggedTensor."""
+
+    def keys(self):
+        return ["user"]
+
+    def to_dict(self):
+        return {"user": self}
+
+    def values(self):
+        return torch.tensor([3, 4, 5])
+
+    def offsets(self):
+        return torch.tensor([0, 2, 2, 3])
+
+    def weights_or_none(self):
+        return torch.tensor([1.0, 2.0, 3.0])
+
+    weights = weights_or_none
+
+
 @case
 def misuse():
     """Each is refused with a sentence, and the job goes on."""
@@ -267,8 +295,14 @@ def misuse():
     out = rows({"user": [[], [3, 4], []], "item": torch.zeros(0, dtype=torch.int32)})
     assert out["user"].shape == (3, 4) and out["item"].shape == (0, 4), out
     assert not out["user"][0].any() and out["user"][1].any()
+    one_each = rows({"user": [[3], [4], [5]]})["user"]
+    assert torch.allclose(rows(Jagged())["user"], torch.stack([one_each[0] + 2 * one_each[1], 0 * one_each[0], 3 * one_each[2]]))
+    refused(lambda: rows(Jagged(), bag), "Jagged has offsets and weights of its own")
     loss = out["user"].sum() + model(torch.tensor([[1, 1, 2]])).sum()
     loss.backward()
+    scaler = used_scaler()
+    refused(optimizer.step, "GradScaler", "by 4")
+    del scaler
     late = rows({"user": one}, bag)["user"].sum()
     optimizer.step()
     refused(late.backward, "table user", "call backward() before step()")
@@ -361,8 +395,7 @@ def back():
         rows(ids).square().sum().backward()
         rows.step()
 
-    scaler = torch.cuda.amp.GradScaler(enabled=False)
-    scaler._enabled, scaler._scale = True, torch.tensor(4.0)  # as one on a GPU after scale(loss)
+    scaler = used_scaler()
     refused(step, "GradScaler", "by 4")
     del scaler
     rows.zero_grad()
