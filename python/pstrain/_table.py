@@ -189,8 +189,9 @@ class Table:
         """The servers give the table up, for one with more parameters."""
         new = list(self.slots.values())[self._n_open]
         if self.job.rows() is not None:
-            raise InputError(f"rank {self.job.rank}: parameter '{new.name}' cannot be added to a job with pstrain.Embeddings: "
-                             "give all parameters when the Optimizer is made")
+            raise InputError(f"rank {self.job.rank}: parameter '{new.name}' cannot be added to a job with pstrain.Embeddings, or be "
+                             "unfrozen in it for the first time: give all parameters when the Optimizer is made, and freeze them "
+                             "after the first forward pass")
         self.check_weights()
         try:
             saved = self.save(self.optimizers[0].skipped_steps)

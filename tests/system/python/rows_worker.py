@@ -306,6 +306,8 @@ def misuse():
     late = rows({"user": one}, bag)["user"].sum()
     optimizer.step()
     refused(late.backward, "table user", "call backward() before step()")
+    optimizer.add_param_group({"params": [("more", torch.nn.Parameter(torch.zeros(1)))]})
+    refused(optimizer.start, "'more' cannot be added", "or be unfrozen in it for the first time")
     say("misuse", "ok")
     pstrain.shutdown()
 
