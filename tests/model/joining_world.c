@@ -1,7 +1,5 @@
 #include "joining_world.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,22 +7,8 @@ enum { HEARTBEAT_MS = 1000, DEAD_AFTER_MS = 60000 };
 
 world W;
 scenario S;
-static char fault[TEXT];
+char world_fault_text[TEXT];
 static uint64_t n_versions;
-
-const char *world_fault(void)
-{
-    return fault[0] ? fault : NULL;
-}
-
-void world_wrong(const char *format, ...)
-{
-    if (fault[0]) return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(fault, sizeof fault, format, args);
-    va_end(args);
-}
 
 /* ---- the coordinator ---- */
 
@@ -481,7 +465,7 @@ void world_open(const scenario *s)
     if (S.servers == 0) S.servers = 2;
     if (S.workers == 0) S.workers = 2;
     S.elastic = S.comings > 0 || S.goings > 0;
-    fault[0] = '\0';
+    world_fault_text[0] = '\0';
     world_forget_frames();
     memset(&W, 0, sizeof W);
     stand_in_begin();

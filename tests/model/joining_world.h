@@ -19,6 +19,7 @@
 #define JOINING_WORLD_H
 
 #include "coord_state.h"
+#include "model_fault.h"
 
 enum {
     SERVERS_MOST = 2,
@@ -31,8 +32,7 @@ enum {
     NOBODY = 255,
     PAGE = 2048,
     MEMORY = 64 * PAGE, // of the coordinator
-    BLOCKS = 64,
-    TEXT = 300
+    BLOCKS = 64
 };
 
 /* A connection of a process, to the door or to the ROUTER for members. */
@@ -147,9 +147,6 @@ void world_open(const scenario *s);
 void world_allow_faults(void); // those of the scenario
 void world_copy(world *to, const world *from);
 uint64_t world_hash(void);
-/* What is wrong, or NULL. Set by world_wrong, once; the search ends. */
-const char *world_fault(void);
-void world_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- the coordinator ---- */
 

@@ -1,14 +1,12 @@
 #include "protocol_world.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 world W;
 static scenario S;
 uint32_t world_owner = MEMBERS, world_giving;
-static char fault[TEXT];
+char world_fault_text[TEXT];
 
 char world_dealers[WORKERS][SHARDS], world_routers[SHARDS],
     world_monitors[WORKERS][SHARDS];
@@ -16,20 +14,6 @@ char world_dealers[WORKERS][SHARDS], world_routers[SHARDS],
 const scenario *world_scenario(void)
 {
     return &S;
-}
-
-const char *world_fault(void)
-{
-    return fault[0] ? fault : NULL;
-}
-
-void world_wrong(const char *format, ...)
-{
-    if (fault[0]) return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(fault, sizeof fault, format, args);
-    va_end(args);
 }
 
 void world_must(ps_err err, const char *who, uint32_t i)
@@ -97,7 +81,7 @@ void world_clear_memory(uint32_t member)
 void world_open(const scenario *s)
 {
     S = *s;
-    fault[0] = '\0';
+    world_fault_text[0] = '\0';
     world_owner = MEMBERS;
     world_set_up(s);
     memset(&W, 0, sizeof W);

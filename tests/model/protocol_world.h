@@ -18,6 +18,7 @@
 #ifndef PROTOCOL_WORLD_H
 #define PROTOCOL_WORLD_H
 
+#include "model_fault.h"
 #include "ps_comm_state.h"
 #include "shard_state.h"
 
@@ -31,8 +32,7 @@ enum {
     PAYLOAD = 40,
     MEMORY = 5632, // bytes of a shard, or of a worker's communication
     NONCE = 1000,  // of incarnation 0
-    STEPS_MOST = 4,
-    TEXT = 300
+    STEPS_MOST = 4
 };
 
 typedef struct message {
@@ -142,10 +142,6 @@ ps_shard *world_shard(uint32_t shard);
 ps_comm *world_comm(uint32_t rank);
 /* In this incarnation, and not gone back to joining. */
 bool world_runs(uint32_t member);
-
-/* What is wrong, or NULL. Set by world_wrong, once; the search ends. */
-const char *world_fault(void);
-void world_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 void world_must(ps_err err, const char *who, uint32_t i); // else it is wrong
 
