@@ -15,6 +15,7 @@
 #include "job_view.h"
 #include "log.h"
 #include "mem.h"
+#include "net.h"
 #include "tell.h"
 #include "thread.h"
 #include "trace.h"
@@ -578,14 +579,11 @@ static ps_err open_router(ps_coordinator *c)
                                 .asks_for_secret = true,
                                 .curve = c->o.curve};
     char where[PS_ENDPOINT_MAX], endpoint[PS_ENDPOINT_MAX];
-    const char *colon = strrchr(c->endpoint, ':');
-    snprintf(where, sizeof where, "%.*s:0", colon ? (int)(colon - c->endpoint) : 0,
-             c->endpoint);
+    ps_net_at_port(c->endpoint, 0, where, sizeof where);
     PS_TRY(ps_zsock_open(c->zmq_context, &o, &c->router));
     PS_TRY(ps_gate_watch(c->gate, c->router, PS_GATE_MEMBERS));
     PS_TRY(ps_zsock_bind(c->router, o.curve, where, endpoint));
-    colon = strrchr(endpoint, ':');
-    c->members_port = colon ? atoi(colon + 1) : 0;
+    c->members_port = ps_net_port_of(endpoint);
     return PS_OK;
 }
 

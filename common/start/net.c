@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -79,6 +80,19 @@ void ps_net_endpoint(const char *address, int port, char *out, int cap)
 {
     const char *format = strchr(address, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d";
     snprintf(out, (size_t)cap, format, address, port);
+}
+
+int ps_net_port_of(const char *endpoint)
+{
+    const char *colon = strrchr(endpoint, ':');
+    return colon ? atoi(colon + 1) : 0;
+}
+
+void ps_net_at_port(const char *endpoint, int port, char *out, int cap)
+{
+    const char *colon = strrchr(endpoint, ':');
+    snprintf(out, (size_t)cap, "%.*s:%d", colon ? (int)(colon - endpoint) : 0, endpoint,
+             port);
 }
 
 /* How well an interface's address fits the wish; 0: not at all. */

@@ -48,6 +48,10 @@ ps_err ps_net_dial(const char *host, int port, ps_deadline deadline,
 
 /* "tcp://10.0.0.7:5000", "tcp://[fe80::1]:5000". */
 void ps_net_endpoint(const char *address, int port, char *out, int cap);
+/* The port of such an endpoint; 0: it has none. */
+int ps_net_port_of(const char *endpoint);
+/* The endpoint with another port; cap: of out. */
+void ps_net_at_port(const char *endpoint, int port, char *out, int cap);
 /* 1 for an IPv4 or IPv6 address, 0 for a name. */
 int ps_net_is_literal(const char *host);
 

@@ -129,18 +129,12 @@ uint64_t ps_joining_silence_ms(const ps_joining *j)
                                (uint64_t)config->net.dead_after_ms);
 }
 
-static int port_of(const char *endpoint)
-{
-    const char *colon = strrchr(endpoint, ':');
-    return colon ? atoi(colon + 1) : 0;
-}
-
 /* The endpoint, with that address in place of a wildcard host. */
 static void endpoint_at(const char *given, const char *address, char out[PS_ENDPOINT_MAX])
 {
     if (strncmp(given, "tcp://0.0.0.0:", 14) == 0 ||
         strncmp(given, "tcp://[::]:", 11) == 0 || strncmp(given, "tcp://*:", 8) == 0)
-        ps_net_endpoint(address, port_of(given), out, PS_ENDPOINT_MAX);
+        ps_net_endpoint(address, ps_net_port_of(given), out, PS_ENDPOINT_MAX);
     else
         snprintf(out, PS_ENDPOINT_MAX, "%s", given);
 }
@@ -148,7 +142,7 @@ static void endpoint_at(const char *given, const char *address, char out[PS_ENDP
 static ps_err joining_publish(ps_joining *j)
 {
     if (!j->init.is_file) return PS_OK;
-    ps_init_record r = {.port = port_of(j->coordinator_endpoint),
+    ps_init_record r = {.port = ps_net_port_of(j->coordinator_endpoint),
                         .nonce = ps_coordinator_nonce(j->coordinator)};
     memcpy(r.address, j->address, sizeof r.address);
     PS_TRY(ps_init_file_write(j->init.path, &r));
@@ -290,10 +284,8 @@ static ps_err on_admission(ps_joining *j, const ps_control *c)
 {
     if (c->port == 0 || c->port > UINT16_MAX || c->bytes != sizeof j->secret)
         return ps_err_set(PS_ERR_PROTOCOL, "a malformed admission");
-    const char *door = j->coordinator_endpoint;
-    const char *colon = strrchr(door, ':');
-    snprintf(j->members_endpoint, sizeof j->members_endpoint, "%.*s:%d",
-             (int)(colon ? colon - door : 0), door, (int)c->port);
+    ps_net_at_port(j->coordinator_endpoint, (int)c->port, j->members_endpoint,
+                   sizeof j->members_endpoint);
     memcpy(&j->secret, c->value, sizeof j->secret);
     j->nonce = c->nonce;
     ps_zsock_close(&j->door);

@@ -221,6 +221,9 @@ TEST(dials_what_listens_and_gives_up_on_what_does_not)
     assert_ok(ps_zsock_bind(router, NULL, "tcp://127.0.0.1:0", endpoint));
     assert_int_equal(strncmp(endpoint, "tcp://127.0.0.1:", 16), 0); // not a mapped one
     int port = port_of(endpoint);
+    assert_int_equal(ps_net_port_of(endpoint), port);
+    ps_net_at_port("tcp://[fe80::1%eth0]:5000", 70, remote, sizeof remote);
+    assert_string_equal(remote, "tcp://[fe80::1%eth0]:70");
     assert_ok(ps_net_dial("127.0.0.1", port, ps_deadline_in_ms(20000), remote, local));
     assert_string_equal(remote, "127.0.0.1");
     assert_string_equal(local, "127.0.0.1");
