@@ -2,6 +2,8 @@
 import os
 import re
 
+LACKS_MEMORY = " (it seems by the kernel: no memory was left)"  # of a process that is killed, when there is one more of them
+
 
 def cores(cgroups="/proc/self/cgroup", mount="/sys/fs/cgroup"):
     """Cores that this process is bound to, and no more than its cgroup's quota of time; at least 1."""

@@ -11,7 +11,6 @@ from .traceback import Traceback, error_of, is_of_others
 SSH_FAILED = 255  # ssh's own exit code
 LONGEST = 1 << 16  # characters of a line; a longer one is taken in pieces
 LONGEST_TRACEBACK = 4000  # lines
-LACKS_MEMORY = " (it seems by the kernel: no memory was left)"
 MOST_ERRORS = 100  # the last ones: a program may handle, and print, one in each step
 
 
@@ -21,6 +20,11 @@ def name_of(number):
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def killed(number, lacks_memory):
+    """How a signal has ended a part."""
+    return f"was ended by {name_of(number)}" + cgroup.LACKS_MEMORY * lacks_memory
 
 
 class Watched:
@@ -111,7 +115,7 @@ class Watched:
         if self.fault:
             return self.fault
         if self.code < 0:
-            return f"was ended by {name_of(-self.code)}" + LACKS_MEMORY * self.lacks_memory
+            return killed(-self.code, self.lacks_memory)
         if self.part.host and self.code == SSH_FAILED:
             return f"lost its connection to {self.part.host.name} (ssh ended with exit code {SSH_FAILED})"
         return f"ended with exit code {self.code}"

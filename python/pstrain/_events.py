@@ -2,15 +2,21 @@
 descriptor and its inode). The library tells more there (common/base/tell.h)."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import select
 import time
 import traceback
 import typing
 
+from . import _programs, errors
+
 _MOST = 650  # characters of a text: in JSON one has at most six bytes, and a line PIPE_BUF
 _OF_ANOTHER = "Traceback (most recent call last):"
+_OF_KILLED = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal: Killed)")
+_killed_before = 0
 
 
 def tell(event: str, **fields: typing.Any) -> None:
@@ -25,9 +31,24 @@ def tell(event: str, **fields: typing.Any) -> None:
         pass
 
 
+def killed_for_memory() -> "tuple[int, str]":
+    """How many processes of this one's cgroup the kernel has killed up to now because no memory was left; the words for it."""
+    with contextlib.suppress(errors.Error):  # psrun is not installed
+        cgroup = _programs.psrunlib("cgroup")
+        return cgroup.killed_for_memory(), cgroup.LACKS_MEMORY
+    return 0, ""
+
+
+def begin() -> None:
+    """Processes that are killed from now on count."""
+    global _killed_before
+    _killed_before = killed_for_memory()[0]
+
+
 def text_of(error: BaseException) -> str:
     """Its message in one line, with what lies beneath it: the exception of another process (a DataLoader's worker), whose
-    traceback is part of the message, and a full disk or missing memory that it was raised for."""
+    traceback is part of the message, and a full disk or missing memory that it was raised for, also that which has killed a
+    DataLoader's worker."""
     try:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     except Exception:
@@ -36,6 +57,9 @@ def text_of(error: BaseException) -> str:
         return f"{lines[0].rstrip(':.')}: {lines[-1]}"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     beneath = f" ({type(cause).__name__}: {text_of(cause)})" if isinstance(cause, (OSError, MemoryError)) else ""
+    if lines and _OF_KILLED.match(lines[0]):
+        killed, words = killed_for_memory()
+        beneath = words * (killed > _killed_before)
     return (lines[0] if lines else "") + beneath
 
 

@@ -462,6 +462,7 @@ def watch_exceptions() -> None:
     global _previous_hook, _pid
     if _previous_hook is None:
         _previous_hook, _pid = sys.excepthook, os.getpid()
+        _events.begin()
         sys.excepthook = _on_exception
         atexit.register(_at_exit)
 

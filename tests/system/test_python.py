@@ -631,9 +631,12 @@ class Deaths(PythonTest):
         self.assertIn('waits for="worker 1"', self.text_of("out/logs/server-0.log"))
 
     def test_what_is_said_of_an_exception(self):
-        """Also what lies beneath it: the exception of a DataLoader's worker, a full disk."""
+        """Also what lies beneath it: the exception of a DataLoader's worker, a full disk, and what the kernel counts."""
         code = """
 import torch
+import os
+from unittest import mock
+from pstrain import _events, _programs
 from pstrain._events import line_of
 def fails(*_):
     raise KeyError("no such sample")
@@ -646,20 +649,28 @@ def hides(error):
     raise RuntimeError("unexpected pos") from None
 def follows(error):
     raise RuntimeError("unexpected pos")
-def loads(_):
+def dies(*_):
+    os.kill(os.getpid(), 9)
+def loads(how):
     class Samples(list):
-        __getitem__ = fails
+        __getitem__ = how
     list(torch.utils.data.DataLoader(Samples([0]), num_workers=1))
-for call in (lambda: loads(0), lambda: saves(hides), lambda: saves(follows)):
+calls = lambda: loads(fails), lambda: saves(hides), lambda: saves(follows), lambda: loads(dies), lambda: loads(dies)
+for n, call in enumerate(calls):
     try:
         call()
     except Exception as error:
         print(line_of(error))
+        _programs.psrunlib("cgroup").killed_for_memory = mock.Mock(side_effect=[0, int(n == 2)])
+        _events.begin()
 """
-        self.assertEqual(run_well([PYTHON, "-c", code], env=environment()).splitlines(), [
+        *said, short, killed = run_well([PYTHON, "-c", code], env=environment()).splitlines()
+        self.assertEqual(said, [
             "KeyError: Caught KeyError in DataLoader worker process 0: KeyError: 'no such sample'", "RuntimeError: unexpected pos",
             "RuntimeError: unexpected pos (OSError: [Errno 28] No space left on device)"])
-
+        gone = r"RuntimeError: DataLoader worker \(pid.*(exited unexpectedly|killed by signal: Killed\.)"
+        self.assertRegex(short, rf"^{gone} \(it seems by the kernel: no memory was left\)$")
+        self.assertRegex(killed, rf"^{gone}$")
     def uneven(self, how, short):
         """Returns what the other rank says, and the whole output. Each rank says it once."""
         text = self.ends("uneven", how, str(short))
