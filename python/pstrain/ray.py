@@ -16,8 +16,11 @@ RunConfig(failure_config=FailureConfig(max_failures=...)) starts another one, wi
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import os
+import signal
 import subprocess
 import tempfile
 import types
@@ -29,6 +32,8 @@ import ray.train.backend  # type: ignore[import, unused-ignore]
 from . import _programs, _store, job as jobs
 from .errors import InputError, TimeoutError
 
+log = logging.getLogger("pstrain")
+ANSWERS_WITHIN_S = 5  # a server's actor
 # Without types where mypy has no Ray.
 _Config: typing.Any = ray.train.backend.BackendConfig
 _Backend: typing.Any = ray.train.backend.Backend
@@ -112,7 +117,7 @@ class Servers(_Backend):  # type: ignore[misc]
             found: "list[tuple[str, int]]" = ray.get([actor.address.remote() for actor in self._actors],
                                                      timeout=config.placed_within_s)
         except ray.exceptions.GetTimeoutError:
-            self._end()
+            self._kill()
             raise TimeoutError(
                 f"Ray has found no place for {config.servers} servers with {dict(config.server_resources)} each within "
                 f"{config.placed_within_s:g} s (`ray status` shows what is free): start fewer, or give them less by "
@@ -120,6 +125,15 @@ class Servers(_Backend):  # type: ignore[misc]
         return found[0]
 
     def _end(self) -> None:
+        asked = [actor.killed.remote() for actor in self._actors]
+        said = ray.wait(asked, num_returns=len(asked), timeout=ANSWERS_WITHIN_S)[0] if asked else []
+        for rank, answer in enumerate(asked):
+            with contextlib.suppress(ray.exceptions.RayError):  # the actor is gone, too
+                if answer in said and (how := ray.get(answer)):
+                    log.error("server %d %s", rank, how)  # the workers know that it is dead, and not why
+        self._kill()
+
+    def _kill(self) -> None:
         for actor in self._actors:
             ray.kill(actor)
         self._actors = []
@@ -128,6 +142,9 @@ class Servers(_Backend):  # type: ignore[misc]
 class _Server:
     """An actor: one ps-server, which ends with it."""
 
+    _process: "subprocess.Popen[bytes] | None" = None
+    _killed_before = 0  # by the kernel, on this node
+
     def address(self) -> "tuple[str, int]":
         return _own_address()
 
@@ -135,8 +152,17 @@ class _Server:
         path = _programs.find("ps-server")
         if path is None:
             raise InputError("there is no ps-server on this node: install pstrain there")
+        self._killed_before = _programs.psrunlib("cgroup").killed_for_memory()
         self._process = subprocess.Popen([path, *argv], env={**os.environ, **env}, stdin=subprocess.DEVNULL,
                                          preexec_fn=_programs.psrunlib("local").die_with_parent)
+
+    def killed(self) -> str:
+        """How a signal has ended it; "": none has."""
+        code = self._process.poll() if self._process else None
+        if code is None or code >= 0:
+            return ""
+        lacks_memory = code == -signal.SIGKILL and _programs.psrunlib("cgroup").killed_for_memory() > self._killed_before
+        return str(_programs.psrunlib("watched").killed(-code, lacks_memory))
 
 
 def _own_address() -> "tuple[str, int]":

@@ -46,12 +46,25 @@ ACCIDENTS = {"none": lambda: None, "killed worker": lambda: os.kill(os.getpid(),
              "killed server": kill_server, "exception": fail}
 
 
+def killed_server():
+    """What its actor says of it."""
+    import pstrain.ray
+
+    server = pstrain.ray._Server()
+    assert server.killed() == ""
+    server.start(["--init-method", "tcp://127.0.0.1:1", "--rank", "1", "--world-size", "1"], {"PS_SERVERS": "2"})
+    server._process.kill()
+    server._process.wait()
+    print("server:", server.killed(), flush=True)
+
+
 def fits(folder):
     import ray
     from pstrain.ray import PstrainConfig
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    killed_server()
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     for name, restarts, more in (("none", 0, {"servers": 2}), ("killed worker", 1, {}), ("killed server", 1, {}),
                                  ("exception", 0, {}), ("none", 0, {"server_resources": {"CPU": 99}, "placed_within_s": 1})):
