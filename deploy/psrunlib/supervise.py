@@ -648,7 +648,8 @@ class Supervisor:
 
     def early(self, cause):
         """The worker that has ended well, or was about to, and left the cause to wait for it; None: there is none."""
-        by_others = cause.last_error.kind in ("PEER", "ARG" if cause.part.role == "server" else "")
+        kind, role = cause.last_error.kind, cause.part.role
+        by_others = kind == "PEER" or kind == "ARG" and role == "server"
         done = [w for w in self.watched if w.part.role == "worker" and self._has_left(w, cause)]
         told = cause.errors and not cause.fault and not self.elastic and not self.codes_tell
         told = told and (cause.code > 0 or self._ended_by_us(cause))

@@ -234,6 +234,13 @@ class Deaths(JobTest):
                                         ("worker", 1, f"{words % own}.{error}: not ended; exit {code}"))
                 self.assertTrue(said.startswith(shown), said)
 
+    def test_psrun_names_who_fails_while_another_waits_at_its_end(self):
+        """That one has ended well, and is not what the others have missed."""
+        for role, error in (("worker", tell("exception", line="ValueError: no")),
+                            ("server", tell("failure", kind="IO", passing=True, reason="ValueError: no"))):
+            said = self.first_cause(("worker", 1, f"{BEGUN}{tell('exits')}; exit 0"), (role, 0, f"{error}; exit 1"))
+            self.assertTrue(said.startswith(f"{role} 0 ended with exit code 1\npsrun:   ValueError: no\n"), said)
+
     def test_psrun_names_who_has_ended_the_job(self):
         """Where all say that it is another, as a worker does of whose tensors the others differ."""
         over, own = (tell("failure", kind="PEER", passing=True, reason=reason) for reason in ("worker 1", "other tensors"))
