@@ -429,7 +429,8 @@ class Torchrun(PythonTest):
 
     def pstrain_server(self, *words):
         code = "import sys, pstrain._programs as p; sys.exit(p.server())"
-        server = subprocess.Popen([PYTHON, "-c", code, *words], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
+        python = os.environ.get("PS_WARM_PYTHON", PYTHON)  # one that starts its own children
+        server = subprocess.Popen([python, "-c", code, *words], env=dict(environment(), PS_BUILD_DIR=str(BIN.parent)),
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(kill, server)
         return server
