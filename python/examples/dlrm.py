@@ -85,6 +85,7 @@ def arguments():
     p.add_argument("--ahead", action="store_true",
                    help="ask for the next batch's rows before this one's backward pass: worth it between hosts")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--ready", action="store_true", help="make all samples before the first step: for timings")
     p.add_argument("--export", help="write the rows into this file, for pstrain.rows")
     return p.parse_args()
 
@@ -92,8 +93,9 @@ def arguments():
 def train(args, source, predict, optimizers, rank, size, prefetch=None):
     """predict: of (counts, ids) the logits. prefetch: asks for the rows of ids, of the next batch."""
     for epoch in range(args.epochs):
+        all_batches = batches(source, args.batch, rank, size)
+        these, those = itertools.tee(list(all_batches) if args.ready else all_batches)
         begun, seen = time.perf_counter(), 0
-        these, those = itertools.tee(batches(source, args.batch, rank, size))
         for step, (batch, following) in enumerate(itertools.zip_longest(these, itertools.islice(those, 1, None))):
             (counts, ids, labels, _), n = batch
             for optimizer in optimizers:
