@@ -1,5 +1,5 @@
-"""Folders that go when who has asked for them ends, however it does: a shell makes them, and removes them when its input
-ends. It says their names, with colons between them, and again when it is asked whether it is still there."""
+"""Folders that are removed when the process that has asked for them ends, also by SIGKILL: a shell makes them, and removes them
+when its input ends. It says their names, with colons between them, and again when it is asked whether it is still there."""
 import contextlib
 import shlex
 import subprocess

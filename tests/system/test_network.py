@@ -46,8 +46,8 @@ class Network(unittest.TestCase):
             found = {r["what"]: r for r in json.load(f)["figures"]}
         self.assertEqual(set(found), {"line rate", "ps", "ps int8", "line rate, all-reduce",
                                       "all-reduce"})
-        # 262,144 bytes at 1 Gbit/s, no headers, but for what a link that was idle lets through at
-        # once. Two workers send as many in all-reduce.
+        # 262,144 bytes at 1 Gbit/s, no headers; a link that was idle lets the first BURST of them
+        # through at once. Two workers send as many in all-reduce.
         for name in ("ps", "all-reduce"):
             self.assertGreater(found[name]["ms_p50"]["median"], (262144 - netns.BURST) * 8e-6, name)
             self.assertAlmostEqual(found[name]["bound_ms"], 262144 * 8e-6 * 1514 / 1448, places=6)

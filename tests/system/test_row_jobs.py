@@ -42,8 +42,8 @@ class RowTest(JobTest):
             self.assertEqual(bytes_, wanted[name], name)
 
     def death_of_a_server(self, *armed, keys):
-        """What a job says whose server 1 is killed when a checkpoint is on the disk. Worker 0 waits for that, once it has
-        made so many gradients; other parts die at fault points."""
+        """What a job says whose server 1 is killed when a checkpoint is on the disk: worker 0 stands in its 14th step until
+        then. armed: fault points of other parts."""
         faults = Faults(self.path("faults"), "worker/0@step.made:14:hold", *armed)
         job = self.start_psrun("--verbose", "-s", "2", "-w", "2", "--restarts", 2, self.job(), *keys,
                                env=dict(os.environ, **faults.env))
