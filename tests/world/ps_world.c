@@ -1,7 +1,7 @@
 /* ps-world: whole jobs in one process, with virtual time (world.h).
  *
  *   ps-world --seed S [--trace] [--without FAULTS] [--here] [--edition N]
- *   ps-world --seeds FIRST..LAST [--twice]
+ *   ps-world --seeds FIRST..LAST [--twice] [--size N]
  *   ps-world --seconds N            new seeds, from the time of day on
  *   ps-world --failed               seeds that have failed once, as they were then
  *   ps-world --members N            how the coordinator fares with N members
@@ -14,9 +14,10 @@
  * where a judge objects, after the fewest faults with which it still does. --without: a
  * number whose bit i leaves out fault i. --trace: each message, event, fault and line of
  * a log.
- * --twice: each run is made again, and its trace has to be the same. --here: the run with
- * the faults alone, in this process, for gdb; nobody compares its weights. --edition: of
- * what seeds mean (world.h). */
+ * --twice: each run is made again, and its trace has to be the same. --size N: the
+ * programs on libpstrain alone, each job of N servers and N workers: for timings. --here:
+ * the run with the faults alone, in this process, for gdb; nobody compares its weights.
+ * --edition: of what seeds mean (world.h). */
 #include <dnnl.h>
 #include <ftw.h>
 #include <inttypes.h>
@@ -49,6 +50,7 @@ typedef struct wanted {
     double seconds;                  // 0: all of them
     bool trace, twice, quiet, whole; // whole: the undisturbed run is traced, too
     bool here;
+    int size; // of jobs without a model, the only ones then; 0: all, of any size
 } wanted;
 
 static char folder[64]; // of this process: the files of one job at a time
@@ -96,6 +98,7 @@ static int run_here(const world_job_options *job, const wanted *w, outcome *out)
     else if (!freopen("/dev/null", "w", stderr))
         return 1;
     world_job_options its = *job;
+    its.size = w->size;
     its.memory = &out->memory;
     return (o.kind ? world_train_run : world_job_run)(&o, &its, &out->weights);
 }
@@ -235,15 +238,17 @@ static void shrink(wanted w)
         if (run_seed(&fewer) != 0) w.without = fewer.without;
     }
     printf("world: the fewest faults: --seed %" PRIu64 " --without %" PRIu64
-           " --edition %d\n",
+           " --edition %d",
            w.seed, w.without, w.edition);
+    if (w.size) printf(" --size %d", w.size);
+    putchar('\n');
 }
 
 static int run_seeds(wanted *w)
 {
     const double began = now_s(CLOCK_MONOTONIC);
     uint64_t n = 0;
-    for (w->seed = w->first; w->seed <= w->last; w->seed++, n++) {
+    for (w->seed = w->first; w->seed <= w->last; w->seed += w->size ? 2 : 1, n++) {
         if (w->seconds > 0 && now_s(CLOCK_MONOTONIC) - began > w->seconds) break;
         if (run_seed(w) == 0) continue;
         printf("world: seed %" PRIu64 " fails\n", w->seed);
@@ -334,9 +339,10 @@ static bool read_range(const char *text, wanted *w)
 
 static int usage(void)
 {
-    fprintf(stderr, "ps-world --seed S [--trace] [--without FAULTS] [--here] "
-                    "[--edition N] | --seeds FIRST..LAST [--twice] | --seconds N | "
-                    "--failed | --members N | --deaths N\n");
+    fprintf(stderr,
+            "ps-world --seed S [--trace] [--without FAULTS] [--here] "
+            "[--edition N] | --seeds FIRST..LAST [--twice] [--size N] | --seconds N | "
+            "--failed | --members N | --deaths N\n");
     return 2;
 }
 
@@ -368,11 +374,15 @@ int main(int argc, char **argv)
             w.here = true;
         else if (strcmp(argv[i], "--without") == 0 && i + 1 < argc)
             w.without = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--size") == 0 && i + 1 < argc)
+            w.size = atoi(argv[++i]);
         else if (strcmp(argv[i], "--edition") == 0 && i + 1 < argc)
             w.edition = atoi(argv[++i]) % (WORLD_NOW + 1);
         else
             return usage();
     }
+    if (w.size < 0 || w.size > WORLD_SIZE_MOST) return usage();
+    if (w.size) w.first += w.first % 2;
     clearenv();
     setenv("OMP_NUM_THREADS", "1", 1);
     (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0,

@@ -13,7 +13,7 @@
 
 enum {
     WORKERS_MOST = 8,
-    SERVERS_MOST = 4,
+    SERVERS_MOST = WORLD_SIZE_MOST,
     FEW_WORKERS = 4, // most jobs are small
     FEW_SERVERS = 3,
     TENSORS = 6,
@@ -646,6 +646,7 @@ static int begin(void *arg)
         J.servers = SERVERS_MOST;
         J.shards = 1;
     }
+    if (J.o.size) J.workers = J.servers = J.o.size;
     // fp16 has these gradients and changes exactly.
     J.codec = world_choice(4, 4) == 0 ? "fp16" : "none";
     J.clips = world_job_has_no_closed_form(J.seed);

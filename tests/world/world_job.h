@@ -10,11 +10,14 @@ typedef struct world_record { // of a run that is replayed
     int stretch;      // of an elastic job: the part of its steps that is
 } world_record;
 
+enum { WORLD_SIZE_MOST = 4 };
+
 typedef struct world_job_options {
     const char *folder; // for files
     bool disturbed;     // whether anything goes wrong
     uint64_t without;   // faults that do not happen (nemesis.h)
     world_record record;
+    int size;             // of workers, and of servers; 0: any
     world_memory *memory; // of the run without faults, in which it is noted
 } world_job_options;
 
