@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { DEEPEST = 4096, ACTIONS = 256 };
 
@@ -27,7 +28,6 @@ typedef struct action {
 
 typedef struct place { // on the path to the present state
     world state;
-    uint64_t hash;
     uint32_t n, next; // actions, the one to be tried next
     action actions[ACTIONS];
 } place;
@@ -35,6 +35,7 @@ typedef struct place { // on the path to the present state
 static uint64_t *seen; // open addressing; 0: free
 static uint64_t mask;
 static place *path;
+static uint64_t on_path[DEEPEST]; // the hashes of its states
 
 /* ---- actions ---- */
 
@@ -241,7 +242,7 @@ static bool remember(uint64_t hash)
 static bool is_on_path(uint64_t hash, uint32_t depth)
 {
     for (uint32_t i = 0; i < depth; i++)
-        if (path[i].hash == hash) return true;
+        if (on_path[i] == hash) return true;
     return false;
 }
 
@@ -262,7 +263,7 @@ static const char *look(search_result *out, uint32_t depth, uint32_t touched,
     out->states++;
     place *p = &path[depth];
     world_copy(&p->state, &W);
-    p->hash = hash;
+    on_path[depth] = hash;
     p->n = p->next = 0;
     if (world_is_final()) {
         out->ends++;
@@ -319,6 +320,8 @@ void search(const scenario *s, uint64_t max_states, search_result *out)
         fprintf(stderr, "no memory for %llu states\n", (unsigned long long)max_states);
         exit(2);
     }
+    (void)madvise(seen, size * sizeof *seen,
+                  MADV_HUGEPAGE); // it is asked at random places
     world_open(s);
     explore(max_states, out);
     free(seen);

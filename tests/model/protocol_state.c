@@ -169,20 +169,23 @@ PLAIN static inline uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Four sums at a time: one would wait for its own product at every word. */
+/* Four sums at a time: one would wait for its own product. A product of two words each,
+ * as in wyhash. */
 PLAIN static uint64_t mix(uint64_t h, const void *bytes, size_t n)
 {
     enum { LANES = 4 };
     const uint64_t *words = bytes;
-    uint64_t sums[LANES] = {h, h + 1, h + 2, h + 3};
+    const uint64_t odd = UINT64_C(0x9e3779b97f4a7c15);
+    // None may be 0, which would take the other factor with it.
+    uint64_t sums[LANES] = {h ^ odd, h ^ 3 * odd, h ^ 5 * odd, h ^ 7 * odd};
     size_t i = 0;
-    for (; i + LANES <= n / sizeof *words; i += LANES) {
+    for (; i + 2 * LANES <= n / sizeof *words; i += 2 * LANES) {
 #pragma GCC unroll 4
         for (int k = 0; k < LANES; k++)
-            sums[k] = fold(sums[k] ^ words[i + k], UINT64_C(0x9e3779b97f4a7c15));
+            sums[k] = fold(sums[k] ^ words[i + 2 * k], words[i + 2 * k + 1] ^ odd);
     }
     for (; i < n / sizeof *words; i++)
-        sums[0] = (sums[0] ^ words[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        sums[0] = (sums[0] ^ words[i]) * odd;
     for (int k = 0; k < LANES; k++) {
         h = (h ^ sums[k]) * UINT64_C(0xff51afd7ed558ccd);
         h ^= h >> 32;
@@ -244,8 +247,10 @@ void world_copy(world *to, const world *from)
         }
     memcpy(to->connected, from->connected,
            offsetof(world, memory) - offsetof(world, connected));
+    for (uint32_t m = 0; m < MEMBERS; m++) { // of neighbours in the search most are equal
+        if (to->hashes[m] == from->hashes[m] && to->hashes[m]) continue;
+        memcpy(to->memory[m], from->memory[m], from->used[m]);
+    }
     memcpy(to->used, from->used, sizeof to->used);
     memcpy(to->hashes, from->hashes, sizeof to->hashes);
-    for (uint32_t m = 0; m < MEMBERS; m++)
-        memcpy(to->memory[m], from->memory[m], from->used[m]);
 }
