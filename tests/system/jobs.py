@@ -34,7 +34,8 @@ from psrunlib.ports import free_port  # noqa: E402
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
 BIN = Path(os.environ.get("PS_BIN", ROOT / "build/release/bin"))
 PSRUN = ROOT / "deploy/psrun"
-DIGITS = str(ROOT / "configs/digits-basicnet.yaml")
+DIGITS = str(ROOT / "tests/system/digits.yaml")
+BASICNET = str(ROOT / "configs/digits-basicnet.yaml")  # where a test is about what is learnt, or about sizes
 # How long tests wait. It is more than a busy machine needs, and less than the defaults of
 # net.join_timeout_ms and net.step_timeout_ms: a job that only these would end fails its test.
 PATIENCE_S = 50

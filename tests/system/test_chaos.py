@@ -14,7 +14,7 @@ from pathlib import Path
 
 import chaos
 from chaos import Kind, netns
-from jobs import DIGITS, alive
+from jobs import DIGITS, ROOT, alive
 from restarting import RestartTest
 
 JOBS = int(os.environ.get("PS_CHAOS_JOBS", "1"))
@@ -86,8 +86,7 @@ class Chaos(RestartTest):
 
     @staticmethod
     def digits():
-        with open(DIGITS, encoding="utf-8") as f:
-            return f.read().replace("path: digits", f"path: {os.path.dirname(DIGITS)}/digits")
+        return Path(DIGITS).read_text(encoding="utf-8").replace("../../configs", str(ROOT / "configs"))
 
     def settings(self, kind):
         return [*SETTINGS, *DATA[kind.config]]

@@ -658,12 +658,12 @@ class Disks(CheckpointTest):
         self.check_goes_on(self.mount(4000, "ro"), "Read-only file system")
 
     def test_a_full_disk(self):
-        folder = self.mount(400)  # a checkpoint has 640 KB
+        folder = self.mount(160)  # a checkpoint has 250 KB
         self.check_goes_on(folder, "No space left")
         self.assertEqual(os.listdir(folder), [])
 
     def test_a_disk_that_fills_keeps_the_one_before(self):
-        folder = self.mount(900)
+        folder = self.mount(350)
         self.check_goes_on(folder, "No space left")
         self.assertEqual(len(os.listdir(folder)), 1)
         self.run_job("again", "ps", 1, 2, *SETTINGS, f"checkpoint.path={folder}",

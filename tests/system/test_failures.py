@@ -19,8 +19,8 @@ from unittest import mock
 
 from cuts import connections
 from events import tell
-from jobs import (BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, Faults, JobTest, Part, Psrun, alive, environment, free_port,
-                  listening_ports, needs_memory_groups, on_terminal, run_well, wait_until, wrapped_bin)
+from jobs import (BASICNET, BIN, DIGITS, LONG, NIGHTLY, PATIENCE_S, PSRUN, ROOT, Faults, JobTest, Part, Psrun, alive, environment,
+                  free_port, listening_ports, needs_memory_groups, on_terminal, run_well, wait_until, wrapped_bin)
 from psrunlib import cli, doctor, job, local, regular_file, screen, supervise
 from psrunlib.out import Before
 
@@ -267,7 +267,7 @@ class Descriptors(JobTest):
 
     def needs(self, *settings, **more):
         """Returns {name: least need} of the parts whose limits may be too low."""
-        parts = self.start_job(2, 3, *self.JOB, *settings, prefix=self.limited(24), **more)
+        parts = self.start_job(2, 3, *self.JOB, *settings, prefix=self.limited(24), config=BASICNET, **more)
         codes = self.wait_all(parts)
         said = {}
         for name, part in parts.items():
@@ -284,7 +284,7 @@ class Descriptors(JobTest):
             needs = self.needs(f"exchange.shm={shm}")
             self.assertGreater(needs["server 0"], needs["server 1"])
             parts = self.start_job(2, 3, *self.JOB, *LONG[1:], f"exchange.shm={shm}",
-                                   "train.steps=100000", prefix=self.limited(max(needs.values())))
+                                   "train.steps=100000", prefix=self.limited(max(needs.values())), config=BASICNET)
             parts["worker 0"].wait_for(r"step [\d,]+/")
             open_now = {name: len(os.listdir(f"/proc/{part.popen.pid}/fd"))
                         for name, part in parts.items()}
@@ -297,7 +297,7 @@ class Descriptors(JobTest):
     def test_few_more_are_enough_for_what_must_be(self):
         most, least = self.needs("exchange.shm=auto"), self.needs("exchange.shm=off")
         limit = (most["server 0"] + least["server 0"]) // 2
-        parts = self.start_job(2, 3, *self.JOB, prefix=self.limited(limit))
+        parts = self.start_job(2, 3, *self.JOB, prefix=self.limited(limit), config=BASICNET)
         codes = self.wait_all(parts, 60)
         self.assertEqual(set(codes.values()), {0}, "\n".join(p.text() for p in parts.values()))
         self.assertRegex(parts["server 0"].text(),
@@ -759,7 +759,7 @@ class LimitedFiles(JobTest):
     def test_is_a_full_disk(self):
         """The weights have 207 KiB."""
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, 100 << 10))  # noqa: E731
-        done = Psrun.run(self.psrun_argv("-s", 1, "-w", 1, DIGITS, "train.steps=5", "exchange.shm=off"), PATIENCE_S,
+        done = Psrun.run(self.psrun_argv("-s", 1, "-w", 1, BASICNET, "train.steps=5", "exchange.shm=off"), PATIENCE_S,
                          before=limit)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, r"psrun:   .*model\.safetensors.*File too large \(ulimit -f")

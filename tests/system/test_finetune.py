@@ -4,7 +4,7 @@ import shutil
 import unittest
 from array import array
 
-from jobs import read_safetensors
+from jobs import BASICNET, read_safetensors
 from test_checkpoints import CheckpointTest
 
 JOB = ["train.epochs=1", "train.seed=3", "data.batch=20", "data.train=0-239", "train.eval_every=1", "train.log_every=4",
@@ -128,11 +128,11 @@ class Average(FineTuneTest):
         self.assertEqual(files["ps", 2], files["allreduce", 2])
 
     def test_changes_nothing_and_is_evaluated_as_any_weights(self):
-        self.train("plain", "ps", 1, 2)
-        self.train("out", "ps", 1, 2, "train.ema=0.9")
+        self.train("plain", "ps", 1, 2, config=BASICNET)
+        self.train("out", "ps", 1, 2, "train.ema=0.9", config=BASICNET)
         self.assertEqual(self.weights("plain"), self.weights("out"))
         self.assertFalse(os.path.exists(self.path("plain", "ema.safetensors")))
-        self.train("eval", "single", 0, 1, "train.epochs=0", f"train.init={self.path('out', 'ema.safetensors')}")
+        self.train("eval", "single", 0, 1, "train.epochs=0", f"train.init={self.path('out', 'ema.safetensors')}", config=BASICNET)
         self.assertGreater(self.summary("eval")["test_accuracy"], 0.2)
 
     def test_goes_where_the_job_goes_on_without_it(self):

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from jobs import BIN, DIGITS, NIGHTLY, PSRUN, ROOT, JobTest, Psrun, first, read_safetensors, run_well
+from jobs import BASICNET, BIN, DIGITS, NIGHTLY, PSRUN, ROOT, JobTest, Psrun, first, read_safetensors, run_well
 
 SUMMARY_KEYS = """mode model dataset device precision servers shards workers params epochs
     steps samples seconds samples_per_second step_ms_p50 step_ms_p99 exchange_wait_ms_p50
@@ -21,7 +21,7 @@ SHORT = ["train.steps=12", "data.batch=16", "train.log_every=4"]
 class Results(JobTest):
     def test_digits_reach_97_percent_and_leave_all_results(self):
         epochs, accuracy = (30, 0.97) if NIGHTLY else (10, 0.95)
-        shown = self.psrun("-s", 2, "-w", 2, DIGITS, "train.trace=true", "trace.steps=20", f"train.epochs={epochs}",
+        shown = self.psrun("-s", 2, "-w", 2, BASICNET, "train.trace=true", "trace.steps=20", f"train.epochs={epochs}",
                            "train.save_every=100")
         s = self.summary()
         self.assertEqual([k for k in SUMMARY_KEYS if k not in s], [])
@@ -93,7 +93,7 @@ class Results(JobTest):
         # A sample has 339,072 multiply-adds in four layers (--describe); 2 ** 24 for a thread.
         with mock.patch.dict(os.environ, OMP_NUM_THREADS="8"):
             for batch, threads in ((32, 1), (1000, 5), (1437, 7)):
-                self.psrun("-m", "single", DIGITS, "train.threads=0", "train.steps=1",
+                self.psrun("-m", "single", BASICNET, "train.threads=0", "train.steps=1",
                            f"data.batch={batch}", out=str(batch))
                 self.assertEqual(self.summary(str(batch))["threads"], threads)
 

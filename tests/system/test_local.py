@@ -326,7 +326,7 @@ class QuorumOfFragments(LocalTest):
 
     def test_a_model_that_is_too_small(self):
         said = self.train("out", "ps", 1, 2, *LOCAL, "sync.local_steps=64", "sync.fragments=50", code=1)
-        self.assertIn("psrun: --set: sync.fragments: the model's 53002 parameters cannot be cut into 50 fragments",
+        self.assertIn("psrun: --set: sync.fragments: the model's 20458 parameters cannot be cut into 50 fragments",
                       said)
 
 

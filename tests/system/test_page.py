@@ -214,7 +214,7 @@ class Prometheus(Watched):
         dashboard = json.loads((ROOT / "deploy/grafana/pstrain.json").read_text(encoding="utf-8"))
         for panel in dashboard["panels"]:
             for target in panel["targets"]:
-                yield target["expr"].replace("$job", "digits-basicnet").replace("$__rate_interval", "10s")
+                yield target["expr"].replace("$job", "digits").replace("$__rate_interval", "10s")
 
     def check(self, port, query):
         """Checks that the query has a value for each of its members."""

@@ -539,7 +539,7 @@ class Describe(JobTest):
 
     def test_a_mistake_in_the_model_is_named(self):
         printed = self.psrun("--describe", DIGITS, "model.input=[1,2,2]", code=1)
-        self.assertRegex(printed, r"digits-basicnet.yaml:\d+")
+        self.assertRegex(printed, r"digits.yaml:\d+")
 
     @needs_torch
     def test_the_model_in_pytorch(self):

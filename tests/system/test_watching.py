@@ -92,7 +92,7 @@ class Page(Watched):
         self.assertEqual([(m["role"], m["rank"]) for m in status["members"]],
                          [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)])
         self.assertEqual(status["job"]["state"], "running")
-        self.assertEqual(status["job"]["name"], "digits-basicnet")
+        self.assertEqual(status["job"]["name"], "digits")
         self.assertGreater(status["job"]["steps"], status["job"]["step"])
         self.assertGreater(len(status["curve"]["step"]), 0)
         self.assertIn(status["waits_for"]["who"], ("nobody", "worker", "exchange", "silent", "unknown"))
