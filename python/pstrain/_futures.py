@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import sys
 import threading
 import typing
@@ -23,8 +24,27 @@ def not_compiled(call: _Call) -> _Call:
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
         frames.set_code_exec_strategy(call.__code__, frames._FrameExecStrategy(skip, skip))
+    elif hasattr(frames, "skip_code"):  # before 2.7: it skips this frame, and none that it calls
+        call = _without_compiler(call, frames.skip_code)
     setattr(call, "_torchdynamo_disable", True)
     return call
+
+
+def _without_compiler(call: _Call, skip_code: "typing.Callable[[_Any], None]") -> _Call:
+    found: "list[_Any]" = []
+
+    @functools.wraps(call)
+    def alone(*args: _Any, **options: _Any) -> _Any:
+        if not found:
+            disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+            if disable is None:  # nobody has the compiler yet
+                return call(*args, **options)
+            found.append(disable(call))
+        return found[0](*args, **options)
+
+    skip_code(alone.__code__)
+    return typing.cast(_Call, alone)
+
 
 _BaseFuture: _Any = torch.futures.Future
 

@@ -13,6 +13,7 @@ from . import _library as c
 from . import job as jobs
 from . import serving
 from ._copies import Copy
+from ._futures import not_compiled
 from ._lookups import Given, Ids, Inputs, Lookups, Table, as_wanted
 from ._rows import MODES, Ages, Load, Rows, check_number, checked_padding, make_spec
 from .errors import InputError
@@ -318,6 +319,7 @@ class Embeddings(_Module):
             dim, mode, padding = own.pop("dim"), own.pop("mode", "sum"), own.pop("padding_idx", None)
             self._tables[f"{name}."] = self._add(name, dim, mode, padding, None, own)
 
+    @not_compiled
     def forward(self, ids: typing.Any, offsets: typing.Any = None,
                 per_sample_weights: "typing.Mapping[str, torch.Tensor] | None" = None) -> "dict[str, torch.Tensor]":
         """ids: by table, tensors (bags, length), or (n) with offsets (bags), or lists of lists; or a KeyedJaggedTensor
@@ -326,6 +328,7 @@ class Embeddings(_Module):
         given = self._given(ids, offsets, per_sample_weights)
         return dict(zip(ids.keys(), self._look_up(given))) if given else {}
 
+    @not_compiled
     def prefetch(self, ids: typing.Any) -> None:
         """Asks for the rows of the next step's forward(ids), which then waits less and sees the same rows. After this step's
         forward passes; optional, on any ranks. ids: as forward's."""
@@ -349,6 +352,7 @@ class EmbeddingBag(_Module):
         self.embedding_dim, self.mode, self.num_embeddings, self.padding_idx = table.spec.dim, mode, table.rows, table.padding
 
     @property
+    @not_compiled
     def weight(self) -> torch.Tensor:
         """All rows, (num_embeddings, embedding_dim), as models read them within torch.no_grad(): a copy without a gradient,
         that refuses to be written."""
@@ -375,11 +379,13 @@ class EmbeddingBag(_Module):
                                  "within torch.no_grad(), where it has num_embeddings; call the module instead")
         return super().__getattr__(name)
 
+    @not_compiled
     def forward(self, input: Ids, offsets: typing.Any = None,
                 per_sample_weights: "torch.Tensor | None" = None) -> torch.Tensor:
         """As nn.EmbeddingBag's; input may be lists of ids, too."""
         return self._look_up([(self._tables[""], input, offsets, per_sample_weights, self.include_last_offset)])[0]
 
+    @not_compiled
     def prefetch(self, input: Ids) -> None:
         """As Embeddings.prefetch, which asks for several tables at once: at most four calls in a step."""
         self._prefetch([(self._tables[""], input, None, None, False)])
@@ -400,6 +406,7 @@ class Embedding(EmbeddingBag):
     def __init__(self, name: str, embedding_dim: int, **options: typing.Any) -> None:
         super().__init__(name, embedding_dim, mode=None, **options)
 
+    @not_compiled
     def forward(self, input: Ids, offsets: typing.Any = None,
                 per_sample_weights: "torch.Tensor | None" = None) -> torch.Tensor:
         if offsets is not None or per_sample_weights is not None:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from . import _library as c, job as jobs
 from ._commits import open_file
+from ._futures import not_compiled
 from ._lookups import Inputs, Lookups, Table, as_wanted
 from ._rows import Spec, check_whole, checked_padding, make_spec
 from ._session import answers
@@ -46,6 +47,7 @@ class _Served(Lookups):
     """Looked up as pstrain.Embeddings, without gradients."""
 
     @torch.no_grad()
+    @not_compiled
     def forward(self, ids: typing.Any, offsets: typing.Any = None,
                 per_sample_weights: "typing.Mapping[str, torch.Tensor] | None" = None) -> "dict[str, torch.Tensor]":
         """As pstrain.Embeddings'."""

@@ -40,5 +40,18 @@ class Compiled(PythonTest):
                 self.parts(way, "inductor")
 
 
+class Rows(PythonTest):
+    def test_a_lookup_is_one_graph_break(self):
+        if not works("import torch._dynamo"):
+            self.skipTest("this PyTorch has no torch.compile")
+        text = self.job("rows_compiled", servers=1, timeout=500)
+        # Two graphs, what comes before the second lookup and after it; for training and evaluation, for the first size of a
+        # batch and for any.
+        for line in self.said(text, "graphs"):
+            first, breaks, every = map(int, line.split())
+            self.assertEqual((first, breaks), (2, 2), text)
+            self.assertLessEqual(every, 8, text)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -142,3 +142,55 @@ def parts_refused():
         refused(wrong, ["mb=", "above 0"], lambda mb=mb: pstrain.in_parts(mb))
     refused(wrong, ["backend='no'", "does not know"], lambda: pstrain.in_parts(backend="no"))
     say("fine")
+
+
+class Rows(nn.Module):
+    """Two lookups, one of them with weights that are trained."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.item = nn.Embedding(10, 4, sparse=True, padding_idx=3)
+        self.bag = nn.EmbeddingBag(10, 4, sparse=True, mode="sum")
+        self.fc = nn.Linear(4, 1)
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, items, bags):
+        return self.fc(torch.tanh(self.item(items) + self.bag(bags, per_sample_weights=self.scale.expand(bags.shape)))).pow(2).mean()
+
+
+@case
+def rows_compiled():
+    """A compiled model with tables on the servers against PyTorch's own, which sees all ranks' samples. Says how many graphs
+    and graph breaks the first step made, and graphs all of them, whose batches have other sizes."""
+    counters = __import__("torch._dynamo.utils")._dynamo.utils.counters
+    pstrain.init()
+    theirs, ours = Rows(), pstrain.sparse(Rows(), optimizer="sgd", lr=0.5)
+    optimizer = pstrain.Optimizer(ours.named_parameters(), "sgd", lr=0.1)
+    rules = [torch.optim.SGD([theirs.item.weight, theirs.bag.weight], lr=0.5),
+             torch.optim.SGD([*theirs.fc.parameters(), theirs.scale], lr=0.1)]
+    compiled, said = torch.compile(ours, backend="aot_eager"), []
+    for step in range(12):
+        def samples(rank, n=3 + step % 5):
+            numbers = torch.Generator().manual_seed(10 * step + rank)
+            return torch.randint(10, (n,), generator=numbers), torch.randint(10, (n, 2), generator=numbers)
+
+        optimizer.zero_grad()
+        loss = compiled(*samples(RANK))
+        loss.backward()
+        optimizer.step()
+        said = said or [counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())]
+        losses = [theirs(*samples(rank)) for rank in range(SIZE)]
+        theirs.zero_grad(set_to_none=True)
+        (sum(losses) / SIZE).backward()
+        for rule in rules:
+            rule.step()
+        assert torch.allclose(loss, losses[RANK], atol=1e-6), (step, loss, losses)
+        with torch.no_grad():
+            assert torch.allclose(compiled(*samples(0)), theirs(*samples(0)), atol=1e-6)
+    with torch.no_grad():
+        for (name, mine), wanted in zip([("item", ours.item.weight), ("bag", ours.bag.weight), *ours.named_parameters()],
+                                        [theirs.item.weight, theirs.bag.weight, theirs.scale, *theirs.fc.parameters()]):
+            assert torch.allclose(mine, wanted, atol=1e-5), name
+    say("graphs", *said, counters["stats"]["unique_graphs"])
+    pstrain.shutdown()
