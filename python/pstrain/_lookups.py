@@ -42,6 +42,7 @@ class Lookups(torch.nn.Module):
         super().__init__()
         self._where = where  # how messages begin
         self._tables: "dict[str, Table]" = {}  # by name and a dot; of one table: ""
+        self._dtype = torch.float32  # of what is looked up
 
     def _fault(self, table: Table, what: str) -> InputError:
         return InputError(f"{self._where}table '{table.spec.name}': {what}")
@@ -154,6 +155,17 @@ class Lookups(torch.nn.Module):
             given.append((table, its, its_offsets, weights.get(name) if weights else None, False))
         return given
 
+    def _apply(self, fn: typing.Any, *how: typing.Any, **named: typing.Any) -> "Lookups":
+        """half(), double() and to(dtype), of a model with it, too: what is looked up has this type, as nn.Embedding's has.
+        Rows and their steps stay float32."""
+        self._dtype = fn(torch.zeros(0, dtype=self._dtype, device="cpu")).dtype
+        return super()._apply(fn, *how, **named)
+
+    def _as_wanted(self, out: torch.Tensor, given: Given) -> torch.Tensor:
+        """What was looked up, where its ids are, in the module's type."""
+        ids = given[1]
+        return out.to(ids.device if isinstance(ids, torch.Tensor) else out.device, self._dtype)
+
     def extra_repr(self) -> str:
         return ", ".join(f"{t.spec.name}: dim={t.spec.dim}, mode={t.mode}, {t.spec.optimizer}" for t in self._tables.values())
 
@@ -163,9 +175,3 @@ def _of_jagged(ids: typing.Any) -> "tuple[typing.Any, typing.Any, typing.Any]":
     weights = {name: each.weights() for name, each in by_name.items() if each.weights_or_none() is not None}
     return ({name: each.values() for name, each in by_name.items()},
             {name: each.offsets()[:-1] for name, each in by_name.items()}, weights)
-
-
-def as_wanted(out: torch.Tensor, given: Given) -> torch.Tensor:
-    """What was looked up, where its ids are."""
-    ids = given[1]
-    return out.to(ids.device) if isinstance(ids, torch.Tensor) and not ids.is_cpu else out

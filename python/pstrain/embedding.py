@@ -14,7 +14,7 @@ from . import job as jobs
 from . import serving
 from ._copies import Copy
 from ._futures import not_compiled
-from ._lookups import Given, Ids, Inputs, Lookups, Table, as_wanted
+from ._lookups import Given, Ids, Inputs, Lookups, Table
 from ._rows import MODES, Ages, Load, Rows, check_number, checked_padding, make_spec
 from .errors import InputError
 
@@ -144,16 +144,17 @@ class _Module(Lookups):
         if trains:
             weights = [one[3] for one in given] if any(one[3] is not None for one in given) else []
             outs = _Lookup.apply(torch.zeros(0, device="cpu", requires_grad=True), call, outs, *weights)
-        return [as_wanted(out, one) for out, one in zip(outs, given)]
+        return [self._as_wanted(out, one) for out, one in zip(outs, given)]
 
     def _weigh(self, one: Given) -> torch.Tensor:
         """The rows stand still, and per_sample_weights have a gradient: PyTorch adds the rows up."""
         given, weights = self._inputs(*one), one[3]
         assert weights is not None
         begins = self._begins(given)
-        rows = self._look_up([(given.table._replace(mode=None), given.ids.view(-1), None, None, False)])[0].to(weights.device)
+        rows = self._look_up([(given.table._replace(mode=None), given.ids.view(-1), None, None, False)])[0]
+        rows = rows.to(weights.device, torch.float32)
         bag = torch.bucketize(torch.arange(len(rows), device="cpu"), begins, right=True) - 1  # of each id; those before it may be empty
-        return rows.new_zeros(given.shape).index_add(0, bag.to(rows.device), rows * weights.reshape(-1, 1))
+        return self._as_wanted(rows.new_zeros(given.shape).index_add(0, bag.to(rows.device), rows * weights.reshape(-1, 1)), one)
 
     def _prefetch(self, given: "list[Given]") -> None:
         asked = []

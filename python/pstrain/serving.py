@@ -16,7 +16,7 @@ from torch.nn import functional
 from . import _library as c, job as jobs
 from ._commits import open_file
 from ._futures import not_compiled
-from ._lookups import Inputs, Lookups, Table, as_wanted
+from ._lookups import Inputs, Lookups, Table
 from ._rows import Spec, check_whole, checked_padding, make_spec
 from ._session import answers
 from .errors import Error, InputError
@@ -54,7 +54,7 @@ class _Served(Lookups):
         given = self._given(ids, offsets, per_sample_weights)
         asked = [_Asked(self, self._inputs(*one)) for one in given]
         rows = self._rows_of([(one.table, one.ids) for one in asked])
-        return {one[0].spec.name: as_wanted(each.pooled(self, found), one) for one, each, found in zip(given, asked, rows)}
+        return {one[0].spec.name: self._as_wanted(each.pooled(self, found), one) for one, each, found in zip(given, asked, rows)}
 
     def _rows_of(self, wanted: "list[tuple[Table, torch.Tensor]]") -> "list[torch.Tensor]":
         """(ids, dim) of each. ids: rising."""

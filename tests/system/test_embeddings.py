@@ -27,6 +27,11 @@ class Models(PythonTest):
     def test_what_pytorchs_modules_do(self):
         self.assertEqual(self.said(self.job("surprises", self.folder, program=(PYTHON, WORKER)), "surprises"), ["ok"] * 2)
 
+    def test_what_is_done_to_a_model_around_tables(self):
+        for what in ("types",):
+            with self.subTest(what=what):
+                self.assertEqual(self.said(self.job(what, self.folder, program=(PYTHON, WORKER)), what), ["ok"] * 2)
+
     def test_rows_that_rank_0_does_not_load(self):
         text = self.job("loads_alone", self.folder, program=(PYTHON, WORKER), code=1)
         self.assertIn("rank 1: table 'rows' was given rows on this rank, and none on rank 0", text)

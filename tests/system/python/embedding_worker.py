@@ -297,6 +297,44 @@ def surprises(folder):
 
 
 @case
+def types(folder):
+    """Rows of a model of another type, as nn.EmbeddingBag has them."""
+    pstrain.init()
+    torch.manual_seed(0)
+    theirs = torch.nn.ModuleList([torch.nn.EmbeddingBag(9, 4, sparse=True, mode="sum"), torch.nn.Embedding(9, 4, sparse=True)])
+    ours = pstrain.sparse(copy.deepcopy(theirs), optimizer="sgd", lr=0.5)
+    ours.append(pstrain.Embeddings({"more": dict(dim=2)}))
+    rule = torch.optim.SGD(theirs.parameters(), lr=0.5)
+    ids = torch.tensor([[1, 2], [2, 8]])
+    for change, dtype, far in (("double", torch.float64, 1e-6), ("bfloat16", torch.bfloat16, 0.05), ("half", torch.float16, 0.01),
+                               ("float", torch.float32, 1e-6)):
+        getattr(ours, change)()
+        for place in 0, 1:
+            outs = [ours[place](ids), theirs[place](ids)]
+            assert outs[0].dtype is dtype and torch.allclose(outs[0].float(), outs[1], atol=far), (change, outs)
+            for out in outs:
+                (out * 0.25).sum().backward()
+        assert ours[2]({"more": ids})["more"].dtype is dtype
+        rule.step()
+        rule.zero_grad(set_to_none=True)
+        ours[0].step()
+        assert ours.to("cpu") is ours
+    ours.half()
+    with torch.no_grad():
+        assert ours[0].weight.dtype is torch.float16
+        assert ours.state_dict()["0.weight"].dtype is torch.float32
+        for mine, wanted in zip(ours, theirs):
+            assert torch.allclose(mine.weight.float(), wanted.weight, atol=5e-3)
+    ours[0].requires_grad_(False)
+    weights = torch.ones(2, 2, requires_grad=True)
+    out = ours[0](ids, per_sample_weights=weights)
+    out.sum().backward()
+    assert out.dtype is torch.float16 and weights.grad.dtype is torch.float32
+    say("types", "ok")
+    pstrain.shutdown()
+
+
+@case
 def loads_alone(folder):
     """Rank 0's rows count: what only another rank loads would be lost."""
     pstrain.init()
