@@ -208,7 +208,8 @@ class Rows:
         self.opened = False
         self.results = Results()
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
-        self.has_gradients = False  # of this step, which are not pushed
+        self.with_gradients: "set[int]" = set()  # tables, of this step, whose gradients are not pushed
+        self._told_of_frozen = False
         self._n_lookups = 0  # of this step, with gradients
         self._looked = False  # for a GradScaler
         self._loads: "list[Load]" = []  # until the job is opened
@@ -311,17 +312,29 @@ class Rows:
 
     def drop_gradients(self, tables: "typing.Iterable[int]" = (-1,)) -> None:
         """Of this step; -1: all tables'."""
-        if self.has_gradients and self.job.session.is_open():
+        if self.with_gradients and self.job.session.is_open():
             for table in tables:
                 self.job.session.call("pstrain_rows_drop_gradients", table)
+                self.with_gradients = set() if table < 0 else self.with_gradients - {table}
+
+    def tell_of_frozen(self) -> None:
+        """All parameters of the Optimizer are frozen by now: those who froze the model may have meant its tables, too."""
+        if self.job.rank or self._told_of_frozen or not self.with_gradients:
+            return
+        self._told_of_frozen = True
+        names = [f"'{self.specs[table].name}'" for table in sorted(self.with_gradients)]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        log.warning("pstrain: no parameter of the Optimizer requires a gradient any more, and rows are trained: table %s%s. "
+                    "p.requires_grad = False for the parameters of a model does not reach its tables: requires_grad_(False) of the "
+                    "model, or of a table's module, does", ", ".join(names[:3]), more)
 
     def push(self, share: "float | None" = None) -> None:
         """share: by which gradients are multiplied; None: 1 / size."""
         self._forget()
-        if self.has_gradients and not self._looked:
+        if self.with_gradients and not self._looked:
             _refuse_scaler(self.job.rank)
             self._looked = True
-        self.has_gradients, self._n_lookups = False, 0
+        self.with_gradients, self._n_lookups = set(), 0
         rates = (ctypes.c_double * len(self.rates))(*self.rates)
         self.job.session.call("pstrain_rows_push", 1.0 / self.job.size if share is None else share, rates)
 

@@ -57,7 +57,7 @@ class _Call:
         if self._step != rows.steps:
             raise InputError(f"rank {rows.job.rank}: backward() of rows that were looked up before the last step() (table "
                              f"{', '.join(table.spec.name for table, _ in self._of)}), which has ended their step: call backward() before step()")
-        rows.has_gradients = True
+        rows.with_gradients.update(table.number for table, _ in self._of)
         floats = [grad if grad is None or grad.dtype is torch.float32 and grad.is_contiguous() and not grad.is_neg()
                   else grad.to(torch.float32).resolve_neg().contiguous() for grad in grads]
         weights = [torch.empty(shape, dtype=torch.float32, device="cpu") if wanted and grad is not None else None
@@ -103,19 +103,38 @@ class _Lookup(torch.autograd.Function):
         return (None, None, None, *(None if each is None else each.to(device) for each, device in zip(of_weights, ctx.devices)))
 
 
+def _let_models_freeze_tables() -> None:
+    """nn.Module.requires_grad_ asks parameters alone, of which tables have none: from now on it tells tables within the
+    module, too."""
+    plain = torch.nn.Module.requires_grad_
+    if hasattr(plain, "tells_tables"):
+        return
+
+    @functools.wraps(plain)
+    def requires_grad_(self: typing.Any, requires_grad: bool = True) -> typing.Any:
+        for module in self.modules():
+            if isinstance(module, _Module):
+                module.requires_grad_(requires_grad)
+        return plain(self, requires_grad)
+
+    setattr(requires_grad_, "tells_tables", True)
+    setattr(torch.nn.Module, "requires_grad_", requires_grad_)
+
+
 class _Module(Lookups):
     """What modules with tables have in common."""
 
     def __init__(self) -> None:
         self._job = jobs.current()
         super().__init__(f"rank {self._job.rank}: ")
+        _let_models_freeze_tables()
         self._rows: Rows = self._job.rows(Rows)
         self._trains = True
 
     def requires_grad_(self, requires_grad: bool = True) -> "_Module":
         """False: this rank's lookups give the tables no gradient; on every rank, the tables stand still (with expire
-        their rows go, which have no gradient then). There are no
-        parameters in which a module around this one would find it."""
+        their rows go, which have no gradient then). That of a module around this one does the same. There are no
+        parameters here: p.requires_grad = False for all of a model's leaves tables as they are."""
         self._trains = bool(requires_grad)
         return self
 

@@ -406,6 +406,8 @@ class Optimizer(torch.optim.Optimizer):
         """Of the step that has begun."""
         rows = self._job.rows()
         if rows is not None:
+            if not any(slot.param.requires_grad for slot in self._slots.values()):
+                rows.tell_of_frozen()
             rows.push(self._sign_of_rows() * self.share)  # first: the servers apply them while the rest is pushed
         self._push_rest()
         if not self.is_local:

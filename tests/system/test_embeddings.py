@@ -28,7 +28,7 @@ class Models(PythonTest):
         self.assertEqual(self.said(self.job("surprises", self.folder, program=(PYTHON, WORKER)), "surprises"), ["ok"] * 2)
 
     def test_what_is_done_to_a_model_around_tables(self):
-        for what in ("types",):
+        for what in "around", "types":
             with self.subTest(what=what):
                 self.assertEqual(self.said(self.job(what, self.folder, program=(PYTHON, WORKER)), what), ["ok"] * 2)
 

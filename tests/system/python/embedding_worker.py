@@ -297,6 +297,49 @@ def surprises(folder):
 
 
 @case
+def around(folder):
+    """What is done to a model around tables, against PyTorch's own."""
+    pstrain.init()
+    torch.manual_seed(0)
+    theirs = torch.nn.Sequential(torch.nn.Embedding(9, 4, sparse=True), torch.nn.Linear(4, 1))
+    ours = pstrain.sparse(copy.deepcopy(theirs), optimizer="sgd", lr=0.5)
+    head = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
+    head[1].load_state_dict(head[0].state_dict())
+    optimizer = pstrain.Optimizer([*ours.named_parameters("tower"), *head[0].named_parameters("head")], "sgd", lr=0.1)
+    rules = [torch.optim.SGD(theirs[0].parameters(), lr=0.5), torch.optim.SGD([*theirs[1].parameters(), *head[1].parameters()], lr=0.1)]
+    ids = torch.tensor([1, 2, 2, 8])
+
+    def step():
+        optimizer.zero_grad()
+        for rule in rules:
+            rule.zero_grad(set_to_none=True)
+        for tower, top in (ours, head[0]), (theirs, head[1]):
+            out = tower(ids)
+            out = top(out.float()).tanh()
+            out.pow(2).sum().backward() if out.requires_grad else None
+        optimizer.step()
+        for rule in rules:
+            rule.step()
+
+    for of in True, False, True:
+        for tower in ours, theirs:
+            assert tower.requires_grad_(of) is tower
+        assert not warnings_of(step)
+        with torch.no_grad():
+            assert torch.allclose(ours[0].weight, theirs[0].weight, atol=1e-6), of
+    for each in head[0].parameters():
+        each.requires_grad = False
+    assert not warnings_of(step)
+    for each in ours.parameters():
+        each.requires_grad = False
+    lines = [*warnings_of(step), *warnings_of(step)]
+    assert len(lines) == 1 - pstrain.rank(), lines
+    assert all("table '0'." in line and "requires_grad_(False)" in line for line in lines), lines
+    say("around", "ok")
+    pstrain.shutdown()
+
+
+@case
 def types(folder):
     """Rows of a model of another type, as nn.EmbeddingBag has them."""
     pstrain.init()
