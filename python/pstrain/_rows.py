@@ -210,6 +210,7 @@ class Rows:
         self.forgotten: "list[int]" = []  # tickets whose graphs are gone
         self.with_gradients: "set[int]" = set()  # tables, of this step, whose gradients are not pushed
         self._told_of_frozen = False
+        self._told_of_apply = False
         self._n_lookups = 0  # of this step, with gradients
         self._looked = False  # for a GradScaler
         self._loads: "list[Load]" = []  # until the job is opened
@@ -327,6 +328,14 @@ class Rows:
         log.warning("pstrain: no parameter of the Optimizer requires a gradient any more, and rows are trained: table %s%s. "
                     "p.requires_grad = False for the parameters of a model does not reach its tables: requires_grad_(False) of the "
                     "model, or of a table's module, does", ", ".join(names[:3]), more)
+
+    def tell_of_apply(self, table: int, was: str, name: str) -> None:
+        """A function was applied to a model after pstrain.sparse, in which table was an nn.<was>."""
+        if self.job.rank or self._told_of_apply:
+            return
+        self._told_of_apply = True
+        log.warning("pstrain: model.apply(%s) leaves tables on the servers as they are ('%s'), which were nn.%s before "
+                    "pstrain.sparse: give first weights before it, or by load_state_dict()", name, self.specs[table].name, was)
 
     def push(self, share: "float | None" = None) -> None:
         """share: by which gradients are multiplied; None: 1 / size."""

@@ -370,6 +370,8 @@ class EmbeddingBag(_Module):
         table = self._tables[""] = self._add(name, embedding_dim, mode, padding_idx, num_embeddings, options)
         # As nn.EmbeddingBag has them: models read them.
         self.embedding_dim, self.mode, self.num_embeddings, self.padding_idx = table.spec.dim, mode, table.rows, table.padding
+        self._was = ""  # what pstrain.sparse has found here: "Embedding" or "EmbeddingBag"
+        self._hides_weight = False  # it was asked for, and not given
 
     @property
     @not_compiled
@@ -377,6 +379,7 @@ class EmbeddingBag(_Module):
         """All rows, (num_embeddings, embedding_dim), as models read them within torch.no_grad(): a copy without a gradient,
         that refuses to be written."""
         if self.num_embeddings is None or torch.is_grad_enabled():
+            self._hides_weight = True
             raise AttributeError  # what __getattr__ says
         table = self._tables[""]
         every = table if table.mode is None else table._replace(mode=None, padding=None)  # a bag leaves that row out, and has it
@@ -398,6 +401,15 @@ class EmbeddingBag(_Module):
             raise AttributeError(f"{self._where}table '{self._tables[''].spec.name}' lives on the servers: its weight can be read "
                                  "within torch.no_grad(), where it has num_embeddings; call the module instead")
         return super().__getattr__(name)
+
+    def apply(self, fn: "typing.Callable[[torch.nn.Module], typing.Any]") -> "EmbeddingBag":
+        """As nn.Module's. Rank 0 is warned, once, where fn looks for what pstrain.sparse has found here, as one that gives
+        first weights does."""
+        self._hides_weight = False
+        super().apply(fn)
+        if self._was and (self._hides_weight or self._was in _names_in(fn)):
+            self._rows.tell_of_apply(self._tables[""].number, self._was, getattr(fn, "__name__", "fn"))
+        return self
 
     @not_compiled
     def forward(self, input: Ids, offsets: typing.Any = None,
@@ -432,6 +444,13 @@ class Embedding(EmbeddingBag):
         if offsets is not None or per_sample_weights is not None:
             raise self._fault(self._tables[""], "it gives each id's row: offsets and weights are for bags")
         return super().forward(input)
+
+
+def _names_in(call: typing.Any) -> "tuple[str, ...]":
+    """What a function of Python's refers to."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    return getattr(getattr(call, "__code__", None), "co_names", ())
 
 
 def _warn_of_forgetting(where: str, tables: "typing.Sequence[Table]") -> None:
@@ -521,6 +540,7 @@ def _taken_over(module: typing.Any, name: str, options: "dict[str, typing.Any]")
                                           include_last_offset=module.include_last_offset, **words)
     else:
         made = Embedding(name, module.embedding_dim, **words)
+    made._was = "EmbeddingBag" if isinstance(module, torch.nn.EmbeddingBag) else "Embedding"
     made._take(module.weight)
     made.train(module.training)
     return made
