@@ -93,6 +93,9 @@ class Loaded:
                 if place in self._state:
                     self._state[place].setdefault("step", group["step"])
         self.ours: "dict[str, typing.Any]" = state_dict.get("pstrain", {})
+        if rank == 0 and self.ours.get("rank", 0) != 0:
+            raise InputError(f"rank 0: this state_dict is of rank {self.ours['rank']}, which has no moments: load rank 0's on all "
+                             "ranks, and save on rank 0 alone (a trainer that knows of one process writes on each)")
         steps = [int(s["step"]) for s in self._state.values() if "step" in s]
         self.step = int(self.ours.get("step", max(steps, default=1 if self._state else 0)))
         self.made = int(self.ours.get("made", self.step))  # without those that were skipped

@@ -561,7 +561,8 @@ class Optimizer(torch.optim.Optimizer):
         table.start()
         saved = table.save(self.skipped_steps)
         state = saved.state
-        out["pstrain"] = {"step": state.step, "made": saved.made, "rule": list(state.rule[:state.rule_bytes])}
+        out["pstrain"] = {"step": state.step, "made": saved.made, "rule": list(state.rule[:state.rule_bytes]),
+                          "rank": self._job.rank}
         exact = _state.exact_weights(self.param_groups, table.slots) if self._job.rank == 0 else {}
         if exact:
             out["pstrain"]["weights"] = exact

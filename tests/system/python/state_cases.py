@@ -5,7 +5,7 @@ import sys
 import torch
 
 import pstrain
-from cases import OPTIMIZERS, RANK, Given, case, constant, digest, gradients, reference, say, steps_of_ours, ulps
+from cases import OPTIMIZERS, RANK, Given, case, constant, digest, gradients, reference, refused, say, steps_of_ours, ulps
 
 
 @case
@@ -18,8 +18,8 @@ def save():
         optimizer = pstrain.Optimizer(model.named_parameters(), name, **options)
         steps_of_ours(model, optimizer, 10)
         state = optimizer.state_dict()
+        torch.save({"model": model.state_dict(), "optimizer": state}, f"{folder}/half-{RANK}.pt")
         if RANK == 0:
-            torch.save({"model": model.state_dict(), "optimizer": state}, f"{folder}/half.pt")
             other = Given()
             last = None
             for step, (_, theirs) in zip(range(10), reference(name, options, other, constant)):
@@ -40,10 +40,12 @@ def save():
 def load():
     """10 more steps from the saved state."""
     name, options = OPTIMIZERS[sys.argv[2]]
-    saved = torch.load(f"{sys.argv[3]}/half.pt")
+    saved, of_rank_1 = (torch.load(f"{sys.argv[3]}/half-{rank}.pt") for rank in range(2))
     model = Given()
     with pstrain.init():
         optimizer = pstrain.Optimizer(model.named_parameters(), name, **options)
+        if RANK == 0:
+            refused(pstrain.InputError, ["of rank 1", "rank 0's"], lambda: optimizer.load_state_dict(of_rank_1["optimizer"]))
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         again = optimizer.state_dict()  # of a program that saves before its first step
