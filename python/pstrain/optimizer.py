@@ -40,6 +40,15 @@ def refuse_sparse_modules(groups: "list[dict[str, typing.Any]]", names: "dict[in
                              "or make it with sparse=False")
 
 
+class _Choices:
+    """What the program may choose anew for each step. Lightning Fabric's wrapper, a subclass of this optimizer's class, reads all
+    attributes here and keeps those that are set."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.sync = True  # False within no_sync
+
+
 class Optimizer(torch.optim.Optimizer):
     """SGD, Adam, AdamW, RMSprop, Adagrad, LAMB or Lion on the servers, with PyTorch's formulas; or any optimizer of
     PyTorch's, which each rank steps with the mean gradient that the servers make.
@@ -129,15 +138,23 @@ class Optimizer(torch.optim.Optimizer):
         self._frozen: "list[Slot]" = []  # parameters that did not require a gradient up to now
         if not self._take_in(0):
             raise InputError(f"rank {job.rank}: none of the parameters requires a gradient")
-        self._sync = True  # False within no_sync
         self.loaded: "_state.Loaded | None" = None  # a state_dict, until the job is opened
         self.rest: "_state.Loaded | None" = None  # of it, what frozen parameters will need
         self.forward = False  # there was a forward pass of its modules since its last step
         self.views = gradient_as_arena_view
-        self.share = 1.0 / job.size  #: by which gradients are multiplied; n_r / sum of all n
+        self._choices = _Choices(1.0 / job.size)
         words = _arguments.settings(codec, clip_norm, loss_scale) + jobs.as_words(settings)
         self._table = job.table(Table)
         self._number = self._table.add(self, words, total_steps, overlap_forward, broadcast_buffers)
+
+    @property
+    def share(self) -> float:
+        """By which this rank's gradients are multiplied: 1 / size; n_r / sum of all n."""
+        return self._choices.share
+
+    @share.setter
+    def share(self, share: float) -> None:
+        self._choices.share = share
 
     # ---- a rule of the program's own ----
 
@@ -268,7 +285,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _pushes_early(self) -> bool:
         """With several Optimizers a backward pass also gives gradients to those of others, which zero_grad discards."""
-        return self._sync and self._push_early and self._table.alone
+        return self._choices.sync and self._push_early and self._table.alone
 
     def on_gradient(self, slot: Slot) -> None:
         """Its gradient of this backward pass is complete; called by a hook."""
@@ -493,11 +510,11 @@ class Optimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def no_sync(self) -> "typing.Iterator[None]":
         """Within it gradients add up on this rank, and none is pushed."""
-        before, self._sync = self._sync, False
+        before, self._choices.sync = self._choices.sync, False
         try:
             yield
         finally:
-            self._sync = before
+            self._choices.sync = before
 
     # ---- loss scaling ----
 

@@ -174,6 +174,20 @@ def steps_of_ours(model, optimizer, n, first=0):
         optimizer.step()
 
 
+class Wrapped:
+    """An optimizer as Lightning Fabric wraps it: of the optimizer's class; it reads attributes there, and keeps what is set."""
+
+    def __init__(self, optimizer):
+        self._optimizer = optimizer
+        self.__class__ = type("WrappedOptimizer", (Wrapped, type(optimizer)), {})
+
+    def step(self):
+        return self._optimizer.step()
+
+    def __getattr__(self, name):
+        return getattr(self._optimizer, name)
+
+
 def constant(optimizer):
     return torch.optim.lr_scheduler.StepLR(optimizer, 1000)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pstrain
-from cases import (CLASSES, OPTIMIZERS, RANK, SHAPES, SIZE, Given, batch, case, digest, gradients, nearest_roots, net,
+from cases import (CLASSES, OPTIMIZERS, RANK, SHAPES, SIZE, Given, Wrapped, batch, case, digest, gradients, nearest_roots, net,
                    reference, refused, say, steps_of_ours, sum_in_order, ulps)
 
 
@@ -253,7 +253,7 @@ def accumulate():
         optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1)
         for step in range(3):
             optimizer.zero_grad()
-            with optimizer.no_sync():
+            with (optimizer, Wrapped(optimizer))[step % 2].no_sync():
                 a(gradients(step, RANK)).backward()
             a(gradients(step + 50, RANK)).backward()
             optimizer.step()
@@ -282,6 +282,7 @@ def unequal():
     with pstrain.init():
         a, b = Given(), Given()
         optimizer = pstrain.Optimizer(a.named_parameters(), "sgd", lr=0.1, codec=sys.argv[2])
+        optimizer = Wrapped(optimizer)
         optimizer.share = shares[RANK]
         steps_of_ours(a, optimizer, 3)
         optimizer.state_dict()  # the exact weights, also with a codec
