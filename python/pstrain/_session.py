@@ -143,6 +143,7 @@ class Session:
         self.pid = os.getpid()
         self.rank = -1
         self.failure = ""  # why it has failed: only abort may follow
+        self.moved = 0  # bytes that reductions and transfers have taken or given, about; not those of broadcasts
         self._s = c.c_void_p()
         self._caller: "_Caller | None" = None
         self._interrupted = 0
@@ -397,4 +398,5 @@ class Session:
         return [piece[:n].decode() for piece, n in zip(whole, lengths)]
 
     def all_reduce(self, address: int, n: int, dtype: int, op: int) -> None:
+        self.moved += 8 * n
         self.block("pstrain_all_reduce", address, n, dtype, op)

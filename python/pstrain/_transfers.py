@@ -91,6 +91,8 @@ class Comm:
                                     _as_c(parts), gathers, dtype, op)
         transfer = c.c_void_p()
         session.check(self._library.pstrain_transfer_begin(self._c, c.byref(options), c.byref(transfer)))
+        if call not in (BROADCAST, SCATTER):
+            session.moved += sum(n for _, n in {part[:2] for part in parts} | {part[2:] for part in parts})
         return transfer
 
     def __del__(self, byref: typing.Any = c.byref) -> None:

@@ -28,7 +28,7 @@ from math import inf
 import torch
 import torch.distributed as dist
 
-from . import _checks, _pinned, _transfers as t, job as jobs
+from . import _apart, _checks, _pinned, _transfers as t, job as jobs
 from ._collectives import AVERAGE, MAX, MIN, PRODUCT, SMALL, SUM, reduce
 from ._futures import Promise, Work, not_compiled
 from ._pinned import through_host
@@ -696,6 +696,8 @@ def _create(store: typing.Any, rank: int, size: int, timeout: typing.Any) -> Pro
     store.set(f"pstrain/{turn}/{rank}", f"{job.rank} {job.rank << 32 | _created}")
     said = [store.get(f"pstrain/{turn}/{r}").decode().split() for r in range(size)]
     group = ProcessGroup(job, t.Comm(links, int(said[0][1]), [int(one) for one, _ in said]))
+    if is_first:
+        _apart.Watch(job)
     group.by_servers = (size == job.size and not links.one_host and job.session.servers > 0
                         and job.lets_sum("the default group" if is_first else f"group {said[0][1]}"))
     return group

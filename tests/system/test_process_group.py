@@ -23,6 +23,13 @@ class Calls(PythonTest):
     def test_large_sums_between_hosts_go_through_the_servers(self):
         self.fine("by_servers", settings=["exchange.shm=off"])
 
+    def test_models_that_nothing_joins(self):
+        if not works("import torch; assert torch.__version__[0] != '1'"):
+            self.skipTest("PyTorch 1 tells nobody of steps")
+        for how in first(2, ("auto_model", "local", "ddp")):
+            with self.subTest(how=how):
+                self.fine("trained_apart", how)
+
     def test_odd_calls_without_servers(self):
         self.fine("odd_calls", servers=0)
 

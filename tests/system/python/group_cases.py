@@ -1,6 +1,7 @@
 """Cases of worker.py: the calls of a process group, beside Gloo's."""
 import gc
 import os
+import sys
 import tempfile
 import warnings
 from datetime import timedelta
@@ -403,6 +404,34 @@ def by_servers():
     assert not pstrain.job.current().can_reduce(["exchange.codec=int8"]), "the servers have summed nothing"
     say("fine")
     pstrain.shutdown()
+
+
+@case
+def trained_apart():
+    """A trainer wraps models for the back ends nccl and gloo alone, as Ignite's auto_model does: a warning. None where they
+    are joined, by DistributedDataParallel or by an average now and then."""
+    how = sys.argv[2]
+    dist.init_process_group("pstrain")
+    model = nn.Linear(64, 64)
+    if how == "ddp" or how == "auto_model" and dist.get_backend() in ("nccl", "gloo", "mpi"):
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.full((1, 64), RANK + 1.0)).square().mean()
+            loss.backward()
+            optimizer.step()
+            dist.all_reduce(loss.detach())
+        if how == "local":
+            for param in model.parameters():
+                dist.all_reduce(param.data, dist.ReduceOp.AVG)
+        pstrain.shutdown()
+    said = [str(one.message) for one in said if "trains a model by itself" in str(one.message)]
+    assert len(said) == (how == "auto_model"), said
+    assert all("3 steps" in one and f"for {65 * 64 * 4} bytes" in one for one in said), said
+    say("fine")
 
 
 # ---- what PyTorch builds on groups ----
