@@ -7,17 +7,20 @@ workers by torchrun needs servers of a new job: each attempt has a key of its ow
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import typing
 
 from . import _programs, errors
 
 JOIN_SECONDS = 60  # net.join_timeout_ms and net.step_timeout_ms, where they are not set
+AFTER_TORCHRUN_S = 5  # a server ends by itself, because its workers are dead
 
 
 def _key(attempt: int) -> str:
@@ -103,12 +106,15 @@ def serve(program: str, argv: "list[str]") -> int:
     if not (colon and port.isdigit()):
         raise errors.InputError(f"--store {args.store}: give torchrun's --master_addr and "
                                 "--master_port as HOST:PORT")
+    address = host.strip("[]"), int(port)
     code = 1
     for attempt in range(args.max_restarts + 1):
-        init_method = _address(args, host.strip("[]"), int(port), attempt)
-        code = _run([program, "--init-method", init_method, "--rank", str(args.rank), "--servers",
-                     str(args.servers), *rest])
-        if code in (0, -signal.SIGTERM, -signal.SIGINT):
+        if attempt > 0 and not _listens(address):
+            break
+        init_method = _address(args, *address, attempt)
+        code, goes_on = _run([program, "--init-method", init_method, "--rank", str(args.rank), "--servers",
+                              str(args.servers), *rest], f"server {args.rank}", address)
+        if not goes_on:
             break
     return code if code >= 0 else 128 - code
 
@@ -125,16 +131,62 @@ def _address(args: argparse.Namespace, host: str, port: int, attempt: int) -> st
                                   f"--master_addr and --master_port ({_first(error)})") from None
 
 
-def _run(argv: "list[str]") -> int:
-    """Signals to this process reach the program, which ends in order."""
+def _run(argv: "list[str]", name: str, store: "tuple[str, int]") -> "tuple[int, bool]":
+    """(the program's exit code, whether there may be another attempt). Signals to this process reach the program, which ends
+    in order; it ends with torchrun, too, whose store is there."""
+    killed_before = _programs.psrunlib("cgroup").killed_for_memory()
     child = subprocess.Popen(argv, preexec_fn=_programs.psrunlib("local").die_with_parent)
     before = {number: signal.signal(number, lambda n, _: child.send_signal(n))
               for number in (signal.SIGTERM, signal.SIGINT)}
+    left = threading.Event()
+    threading.Thread(target=_end_with_torchrun, args=(child, store, left), daemon=True).start()
     try:
-        return child.wait()
+        code = child.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    ends = code in (0, -signal.SIGTERM, -signal.SIGINT)
+    lacks_memory = _programs.psrunlib("cgroup").killed_for_memory() > killed_before
+    if left.is_set():
+        _say("torchrun has ended")
+    elif not ends:
+        _say_why(name, code, lacks_memory)
+    return code, not ends and not left.is_set()
+
+
+def _say_why(name: str, code: int, lacks_memory: bool) -> None:
+    """What the server itself cannot tell: how it was killed, or that a worker was which it only knows to be dead."""
+    if code < 0:
+        _say(f"{name} {_programs.psrunlib('watched').killed(-code, lacks_memory and code == -signal.SIGKILL)}")
+    elif lacks_memory:
+        _say("the kernel has killed a process on this host: no memory was left")
+
+
+def _end_with_torchrun(child: "subprocess.Popen[bytes]", store: "tuple[str, int]", left: threading.Event) -> None:
+    """Ends a server that waits for workers which torchrun will never start."""
+    while _listens(store, until_closed=True):
+        pass
+    try:
+        child.wait(AFTER_TORCHRUN_S)
+    except subprocess.TimeoutExpired:
+        left.set()
+        child.terminate()
+
+
+def _listens(address: "tuple[str, int]", until_closed: bool = False) -> bool:
+    """until_closed: returns when the other side has closed the connection."""
+    try:
+        with socket.create_connection(address, JOIN_SECONDS) as s, contextlib.suppress(ConnectionError):
+            s.settimeout(None)
+            if until_closed:
+                s.recv(1)
+        return True
+    except OSError:
+        return False
+
+
+def _say(text: str) -> None:
+    print(f"pstrain-server: {text}", file=sys.stderr, flush=True)
 
 
 def main(program: str) -> typing.NoReturn:

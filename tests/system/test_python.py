@@ -435,6 +435,10 @@ class Torchrun(PythonTest):
         self.addCleanup(kill, server)
         return server
 
+    @staticmethod
+    def program_of(server):
+        return wait_until(lambda: [pid for name, pid in children(server.pid) if name == "ps-server"])[0]
+
     def test_servers_beside_it(self):
         init = f"tcp://127.0.0.1:{free_port()}"
         run = self.torchrun(WORKER, "same_step", "sgd", PS_INIT_METHOD=init, PS_SERVERS="1")
@@ -460,14 +464,15 @@ class Torchrun(PythonTest):
             self.assertEqual(server.returncode, 0, said)
 
     def its_store(self):
-        """Debian's torchruns start no programs. Their PyTorch has the store, and may lack libuv. Returns its port."""
+        """Debian's torchruns start no programs. Their PyTorch has the store, and may lack libuv. Returns its port; the end of
+        self.store's input ends it."""
         code = ("import sys, torch.distributed as d\nwords = '127.0.0.1', int(sys.argv[1]), None, True\n"
                 "try:\n    store = d.TCPStore(*words, use_libuv=False)\nexcept TypeError:\n"
                 "    store = d.TCPStore(*words)\nprint('up', flush=True)\nsys.stdin.read()")
         port = str(free_port())
-        store = subprocess.Popen([PYTHON, "-c", code, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(store.communicate, timeout=60)  # the end of its input ends it
-        self.assertEqual(store.stdout.readline(), "up\n")
+        self.store = subprocess.Popen([PYTHON, "-c", code, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(self.store.communicate, timeout=60)
+        self.assertEqual(self.store.stdout.readline(), "up\n")
         return port
 
     def beside_it(self, port, *words, **more):
@@ -503,10 +508,22 @@ class Torchrun(PythonTest):
         self.assertEqual(server.returncode, 0, said)
 
     def test_its_server_is_killed(self):
-        server = self.pstrain_server("--store", f"127.0.0.1:{self.its_store()}", "--world-size", "2")
-        (pid,) = wait_until(lambda: [pid for name, pid in children(server.pid) if name == "ps-server"])
+        store = f"127.0.0.1:{self.its_store()}"
+        server = self.pstrain_server("--store", store, "--world-size", "2")
+        pid = self.program_of(server)
         server.kill()
         wait_until(lambda: is_killed(pid), "ps-server was left running")
+        server = self.pstrain_server("--store", store, "--world-size", "2")
+        os.kill(self.program_of(server), signal.SIGKILL)
+        self.assertIn("pstrain-server: server 0 was ended by SIGKILL", server.communicate(timeout=60)[0])
+
+    def test_it_ends_before_its_workers_have_joined(self):
+        server = self.pstrain_server("--store", f"127.0.0.1:{self.its_store()}", "--world-size", "2", "--max-restarts", "3",
+                                     "--set", "net.join_timeout_ms=900000")
+        self.program_of(server)  # it runs
+        self.store.communicate(timeout=60)
+        said, _ = server.communicate(timeout=60)
+        self.assertTrue(said.endswith("pstrain-server: torchrun has ended\n"), said)
 
     def test_nobody_has_said_the_address(self):
         text, _ = self.torchrun(WORKER, "endless_join",
