@@ -185,6 +185,8 @@ def _pack(fn: typing.Any, args: typing.Any) -> bytes:
     prepares = {key: all_of_it[key] for key in ("sys_path", "sys_argv", *_MAIN) if key in all_of_it}
     if not os.path.exists(prepares.get(_MAIN[1], "/")):
         del prepares[_MAIN[1]]  # python3 < script
+    if prepares.get(_MAIN[0], "").split(".")[-1] == "__main__":
+        del prepares[_MAIN[0]]  # python3 -m package: spawn does not import its __main__.py
     call, by_value = _pickled(fn, tuple(args), any(key in prepares for key in _MAIN))
     if by_value or not _is_of_main(call):  # the script is not needed
         prepares = {key: value for key, value in prepares.items() if key not in _MAIN}
@@ -202,7 +204,7 @@ def _pickled(fn: typing.Any, args: "tuple[typing.Any, ...]", has_main: bool) -> 
         call = pickle.dumps((fn, args))
         if has_main or not _is_of_main(call):
             return call, False
-        why = "a worker cannot import where it is defined (a notebook, standard input)"
+        why = "a worker cannot import where it is defined (a notebook, standard input, a __main__.py)"
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         why = str(error)
     try:

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 from jobs import ROOT, JobTest, alive, kill, nightly, python_with, run_well, wait_until
-from test_python import PYTHON, WHY_NOT, environment
+from test_python import PYTHON, WHY_NOT, environment, works
 
 SCRIPT = str(ROOT / "tests/system/python/launched.py")
 
@@ -104,6 +104,17 @@ class Launch(JobTest):
         script = self.file("script.py", "import pstrain\ndef f():\n    pstrain.init()\npstrain.launch(f)\n")
         run = subprocess.run([PYTHON, script], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertIn('put the call below `if __name__ == "__main__":`', run.stdout.splitlines()[-1])
+
+    def test_a_package_that_is_run(self):
+        """Its __main__.py is no module that multiprocessing imports."""
+        os.mkdir(self.path("mine"))
+        self.file("mine/__main__.py", "import pstrain\ndef f():\n    pstrain.init()\n    return pstrain.rank()\n"
+                                      "if __name__ == '__main__':\n    print(pstrain.launch(f))\n")
+        for words in (("-m", "mine"), ("mine",)):
+            run = subprocess.run([PYTHON, *words], env=environment(), cwd=self.folder, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+            last = run.stdout.splitlines()[-1]
+            self.assertRegex(last, r"^\[0, 1\]$" if works("import cloudpickle") else "InputError: .*pip install cloudpickle")
 
 
 @nightly
