@@ -48,11 +48,13 @@ def is_torchruns(env: "typing.Mapping[str, str]") -> bool:
 
 def find(env: "typing.Mapping[str, str]", seconds: float = JOIN_SECONDS) -> "tuple[str, int]":
     """(the address of server 0, the number of servers), when a server has said it. TimeoutError
-    otherwise."""
+    otherwise. seconds: for each attempt up to this one, which the server waits for if its workers died before they joined."""
     host, port = env.get("MASTER_ADDR", "127.0.0.1"), int(env["MASTER_PORT"])
+    attempt = int(env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    seconds *= attempt + 1
     try:
         store = _connect(host, port, seconds)
-        said = json.loads(store.get(_key(int(env.get("TORCHELASTIC_RESTART_COUNT", "0")))))
+        said = json.loads(store.get(_key(attempt)))
     except RuntimeError as error:  # PyTorch's error for a time that is over is one
         raise errors.TimeoutError(
             f"no server has said in torchrun's store at {host}:{port} where it is, within "

@@ -530,6 +530,12 @@ class Torchrun(PythonTest):
                                 PS_SETTINGS='["net.join_timeout_ms=2000"]').communicate(timeout=240)
         self.assertRegex(text, r"pstrain-server --store \S+:\d+ --world-size 2")
 
+    def test_servers_of_earlier_attempts(self):
+        """Where nobody joined they wait for their time, one after the other."""
+        env = {"MASTER_PORT": self.its_store(), "TORCHELASTIC_RESTART_COUNT": "2"}
+        code = f"from pstrain import _store, errors\ntry:\n    _store.find({env}, 0.5)\nexcept errors.TimeoutError as e:\n    print(e)"
+        self.assertIn("within 1.5 s: start", run_well([PYTHON, "-c", code], env=environment()))
+
     def test_no_torchrun_there(self):
         server = self.pstrain_server("--store", "nothing", "--world-size", "1")
         said, _ = server.communicate(timeout=240)
