@@ -11,7 +11,7 @@ import unittest
 from array import array
 from pathlib import Path
 
-from jobs import BIN, DIGITS, ROOT, JobTest, npy, run_well
+from jobs import BIN, ROOT, JobTest, npy, run_well
 from test_python import PYTHON, WHY_NOT, environment
 
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "python/README.md",
@@ -166,7 +166,8 @@ class Snippets(JobTest):
             with self.subTest(page=page):
                 shutil.rmtree(self.path("runs"), ignore_errors=True)
                 if page == "docs/optimizers.md":  # it begins with weights
-                    subprocess.run([BIN / "ps-bench-step", "--weights", self.path("model.safetensors"), DIGITS], check=True)
+                    subprocess.run([BIN / "ps-bench-step", "--weights", self.path("model.safetensors"),
+                                    self.path("configs/digits-basicnet.yaml")], check=True)
                 self.shell("\n".join(OVER_SSH.sub("psrun --dry-run ", line) for line in lines))
         self.assertGreater(run, 30)  # of 75
 
