@@ -105,6 +105,45 @@ TEST(numbers_are_scaled_and_texts_become_categories)
     done(&set);
 }
 
+/* Names and a line of that many columns; in each stands the number of its name. Owned. */
+static char *wide_text(int n, int step)
+{
+    char *text = malloc((size_t)n * 16 + 8), *end = text;
+    assert_non_null(text);
+    for (int line = 0; line < 2; line++) {
+        for (int i = 0; i < n; i++)
+            end += sprintf(end, line ? "%d," : "c%d,", (int)((int64_t)i * step % n));
+        end += sprintf(end, line ? "1\n" : "y\n");
+    }
+    return text;
+}
+
+TEST(a_column_among_many_is_found_at_once)
+{
+    enum { COLUMNS = 40000 };
+    ps_config_data data = data_of("y\n");
+    data.standardize = false;
+    for (int again = 0; again < 2; again++) { // by the state, in another order
+        char *text = wide_text(COLUMNS, again ? 17 : 7);
+        float *row = calloc(COLUMNS, sizeof *row);
+        ps_cell *room = calloc(COLUMNS + 1, sizeof *room);
+        const ps_cell *cells;
+        ps_dataset set;
+        assert_non_null(row);
+        assert_non_null(room);
+        assert_ok(parse(text, &data, &number, &set));
+        assert_ok(ps_table_row(set.table, 0, room, &cells));
+        ps_preprocessing_row(set.preprocessing, cells, row);
+        for (int64_t k = 0; k < COLUMNS; k++)
+            assert_true(row[k] == (float)(k * 7 % COLUMNS));
+        ps_dataset_fini(&set);
+        free(room);
+        free(row);
+        free(text);
+    }
+    ps_preprocessing_destroy(&fitted);
+}
+
 TEST(a_state_goes_through_its_text)
 {
     ps_config_data data = data_of("price\n");

@@ -18,6 +18,11 @@
 enum { NAME_BYTES = 256, PLACE_BYTES = PATH_MAX + 24 };
 enum { DOUBLE_DIGITS = 15 }; // that each double keeps: DBL_DIG
 
+typedef struct csv_name {
+    const char *text; // borrowed
+    int64_t place;    // in the first line
+} csv_name;
+
 typedef struct csv_reader {
     const ps_csv_options *o;
     ps_csv_lines lines;
@@ -26,6 +31,7 @@ typedef struct csv_reader {
     int64_t *fields;     // (table->n_columns) places in a line; owned
     ps_cell *cells;      // (table->n_columns) of a line; owned
     char *unnamed;       // names for fields of the first line that have none; owned
+    csv_name *names;     // of the first line, sorted; owned
 } csv_reader;
 
 /* "FILE:LINE", or "sample N". Returns out. */
@@ -426,21 +432,40 @@ static ps_err check_absent(const csv_reader *r, const char *key, absent_columns 
                       csv_has_numbers(r) ? ": put a line with the names before it" : "");
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const csv_name *)a)->text, ((const csv_name *)b)->text);
+}
+
+/* A table may have a hundred thousand columns, each of which is looked for. */
+static ps_err csv_sort_names(csv_reader *r)
+{
+    const int64_t n = r->lines.n_fields;
+    PS_TRY(PS_NEW(&r->names, (size_t)n, "names of columns"));
+    for (int64_t i = 0; i < n; i++)
+        r->names[i] = (csv_name){.text = r->lines.fields[i], .place = i};
+    qsort(r->names, (size_t)n, sizeof *r->names, compare_names);
+    return PS_OK;
+}
+
 /* *out: the column's place in the first line; -1: it is absent. */
 static ps_err find_column(const csv_reader *r, const char *key, const char *name,
                           absent_columns *absent, int64_t *out)
 {
-    *out = -1;
-    for (int64_t i = 0; i < r->lines.n_fields; i++) {
-        if (strcmp(r->lines.fields[i], name) != 0) continue;
-        if (*out >= 0)
-            return ps_err_set(PS_ERR_FORMAT,
-                              "%s:%" PRId64 ": two columns are named \"%s\" (%s): give "
-                              "each a name of its own",
-                              r->lines.path, r->lines.line, name, key);
-        *out = i;
+    const csv_name wanted = {.text = name}, *end = r->names + r->lines.n_fields;
+    const csv_name *found = bsearch(&wanted, r->names, (size_t)r->lines.n_fields,
+                                    sizeof wanted, compare_names);
+    *out = found ? found->place : -1;
+    if (!found) {
+        add_absent(r, name, absent);
+        return PS_OK;
     }
-    if (*out < 0) add_absent(r, name, absent);
+    if ((found > r->names && strcmp(found[-1].text, name) == 0) ||
+        (found + 1 < end && strcmp(found[1].text, name) == 0))
+        return ps_err_set(PS_ERR_FORMAT,
+                          "%s:%" PRId64 ": two columns are named \"%s\" (%s): give "
+                          "each a name of its own",
+                          r->lines.path, r->lines.line, name, key);
     return PS_OK;
 }
 
@@ -721,6 +746,7 @@ static ps_err csv_find_places(csv_reader *r)
     ps_table *t = r->table;
     absent_columns absent = {0};
     const bool first = t->columns == NULL;
+    if (csv_is_named(r)) PS_TRY(csv_sort_names(r));
     if (first && csv_is_named(r))
         PS_TRY(r->o->known ? know_columns(r) : choose_columns(r));
     if (first && !csv_is_named(r)) PS_TRY(number_columns(r));
@@ -763,6 +789,7 @@ static ps_err csv_read_file(csv_reader *r, ps_err err)
     free(r->fields);
     free(r->cells);
     free(r->unnamed);
+    free(r->names);
     return err;
 }
 
