@@ -141,6 +141,13 @@ TEST(a_column_among_many_is_found_at_once)
         free(row);
         free(text);
     }
+    char *other = wide_text(COLUMNS, 1);
+    for (char *at = other; (at = strchr(at, 'c')) != NULL;)
+        *at = 'd';
+    ps_dataset set;
+    assert_error(parse(other, &data, &number, &set), PS_ERR_FORMAT,
+                 "columns are missing: \"c0\" (rename \"d0\", if it is meant), \"c7\" (");
+    free(other);
     ps_preprocessing_destroy(&fitted);
 }
 

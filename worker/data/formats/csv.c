@@ -339,9 +339,18 @@ static const char *list_names(const csv_reader *r, ps_first_names *f)
     return ps_first_names_text(f);
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const csv_name *)a)->text, ((const csv_name *)b)->text);
+}
+
 /* Whether the first line has that name. */
 static bool has_column(const csv_reader *r, const char *name)
 {
+    const csv_name wanted = {.text = name};
+    if (r->names)
+        return bsearch(&wanted, r->names, (size_t)r->lines.n_fields, sizeof wanted,
+                       compare_names) != NULL;
     for (int64_t i = 0; i < r->lines.n_fields; i++)
         if (strcmp(r->lines.fields[i], name) == 0) return true;
     return false;
@@ -366,8 +375,10 @@ static bool is_used(const csv_reader *r, const char *name)
 static void add_absent(const csv_reader *r, const char *name, absent_columns *a)
 {
     const bool used = r->table->columns != NULL; // the table's name is the one to mend
-    a->near = ps_nearest_name(name, (const char *const *)r->lines.fields,
-                              (int)r->lines.n_fields);
+    a->near = NULL;
+    if (a->names.n < PS_FIRST_NAMES_MOST) // no others are shown
+        a->near = ps_nearest_name(name, (const char *const *)r->lines.fields,
+                                  (int)r->lines.n_fields);
     a->any_near = a->any_near || a->near;
     if (used && a->near && is_used(r, a->near)) a->near = NULL;
     if (a->near)
@@ -430,11 +441,6 @@ static ps_err check_absent(const csv_reader *r, const char *key, absent_columns 
                       csv_line_place(r, place), is, ps_first_names_text(&a->names), key,
                       list_names(r, &names),
                       csv_has_numbers(r) ? ": put a line with the names before it" : "");
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const csv_name *)a)->text, ((const csv_name *)b)->text);
 }
 
 /* A table may have a hundred thousand columns, each of which is looked for. */
