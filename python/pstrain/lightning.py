@@ -1,9 +1,11 @@
-"""Lightning's Trainer over the process group "pstrain".
+"""Lightning's Trainer and Fabric over the process group "pstrain".
 
     import pstrain.lightning
+    from lightning.fabric import Fabric
     from lightning.pytorch import Trainer
 
     Trainer(accelerator="cpu", devices=2, strategy="pstrain").fit(model, loader)
+    Fabric(accelerator="cpu", devices=2, strategy="pstrain").launch()
 
     psrun -s 1 -w 2 -- python train.py
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import typing
 
+import lightning.fabric.strategies as fabric  # type: ignore[import, unused-ignore]
 import lightning.pytorch.plugins.environments as environments  # type: ignore[import, unused-ignore]
 import lightning.pytorch.strategies as strategies  # type: ignore[import, unused-ignore]
 
@@ -18,6 +21,7 @@ from . import process_group
 
 # Without types where mypy has no Lightning.
 _Strategy: typing.Any = strategies.DDPStrategy
+_FabricStrategy: typing.Any = fabric.DDPStrategy
 
 
 class PstrainStrategy(_Strategy):  # type: ignore[misc]
@@ -31,5 +35,15 @@ class PstrainStrategy(_Strategy):  # type: ignore[misc]
         super().__init__(process_group_backend=process_group.NAME, **options)
 
 
+class FabricStrategy(_FabricStrategy):  # type: ignore[misc]
+    """The same for Fabric, whose Strategy is another class."""
+
+    def __init__(self, **options: typing.Any) -> None:
+        options.setdefault("cluster_environment", environments.TorchElasticEnvironment())
+        super().__init__(process_group_backend=process_group.NAME, **options)
+
+
 strategies.StrategyRegistry.register(PstrainStrategy.strategy_name, PstrainStrategy, override=True,
                                      description="DistributedDataParallel over the process group of pstrain")
+fabric.STRATEGY_REGISTRY.register(PstrainStrategy.strategy_name, FabricStrategy, override=True,
+                                  description="DistributedDataParallel over the process group of pstrain")

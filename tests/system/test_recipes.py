@@ -71,6 +71,14 @@ class Trainers(RecipeTest):
         text = self.job(f"file://{self.path('gloo')}", program=(python, program), servers=1, timeout=600)
         self.assertEqual(text.count("same weights True"), 2, text)
 
+    def test_lightning_fabric(self):
+        """The same, for Fabric."""
+        python = python_with("torch", "lightning")
+        program = self.file("fabric.py", BY_GLOO + "from lightning.fabric import Fabric\n" + snippets("Lightning Fabric")[0][1] +
+                            BY_FABRIC + COMPARED)
+        text = self.job(f"file://{self.path('gloo')}", program=(python, program), servers=1, timeout=600)
+        self.assertEqual(text.count("same weights True pstrain"), 2, text)
+
 
 BY_GLOO = """
 import os
@@ -101,6 +109,15 @@ for x, y in DataLoader(data, batch_size=4, sampler=DistributedSampler(data)):  #
     optimizer.step()
 dist.destroy_process_group()
 model, loader = Net(), DataLoader(data, batch_size=4)
+"""
+BY_FABRIC = """
+fabric.launch()
+assert fabric.world_size == 2 and fabric.global_rank == int(os.environ["RANK"])
+net, optimizer = fabric.setup(model.net, model.configure_optimizers())
+for x, y in fabric.setup_dataloaders(DataLoader(data, batch_size=4, sampler=DistributedSampler(data))):
+    optimizer.zero_grad()
+    fabric.backward(torch.nn.functional.mse_loss(net(x), y))
+    optimizer.step()
 """
 COMPARED = """
 same = [torch.equal(a, b) for a, b in zip(theirs.net.parameters(), model.net.parameters())]
