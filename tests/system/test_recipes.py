@@ -44,6 +44,13 @@ class Launchers(RecipeTest):
     def test_psrun(self):
         self.assertRegex(self.shell(lines("psrun")[0]), r"\[worker 0\] loss \d")
 
+    def test_ignite(self):
+        """With a stub that does what Ignite's idist does: the weights of DistributedDataParallel over Gloo, bit for bit."""
+        (_, lines), = snippets("Ignite")
+        self.file("idist.py", IDIST)
+        text = self.job(program=(PYTHON, self.file("train.py", IGNITED[0] + lines + IGNITED[1])), servers=1, timeout=300)
+        self.assertEqual(text.count("same weights True sums"), 2, text)  # by the servers
+
     def test_a_script(self):
         first, second = map(float, re.findall(r"[\d.e-]+", self.shell(f"python {self.file('script.py', SCRIPT)}")))
         self.assertLess(max(first, second), 0.5)
@@ -80,6 +87,45 @@ class Trainers(RecipeTest):
         self.assertEqual(text.count("same weights True pstrain"), 2, text)
 
 
+IDIST = """
+import torch
+import torch.distributed as dist
+
+class Parallel:
+    def __init__(self, backend):
+        if backend not in ("nccl", "gloo", "mpi"):
+            raise ValueError(f"Unknown backend '{backend}'")
+        dist.init_process_group(backend)
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        dist.destroy_process_group()
+
+def auto_model(model):
+    wraps = dist.get_world_size() > 1 and dist.get_backend() in ("nccl", "gloo", "mpi")
+    return torch.nn.parallel.DistributedDataParallel(model) if wraps else model
+"""
+IGNITED = """
+import torch
+import idist
+import pstrain
+
+def trained(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.full((2, 8), step + idist.dist.get_rank() + 1.0)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([param.detach().flatten() for param in model.parameters()])
+
+models = [torch.nn.Linear(8, 3) for _ in range(2)]
+models[1].load_state_dict(models[0].state_dict())
+model = models[1]
+""", """
+    ours = trained(model)
+    theirs = trained(idist.auto_model(models[0]))
+    print("same weights", torch.equal(ours, theirs), pstrain.job.current().opened_by)
+"""
 BY_GLOO = """
 import os
 import sys
