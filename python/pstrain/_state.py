@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import typing
+import weakref
 
 import torch
 
@@ -24,14 +25,16 @@ def no_reset(rank: int) -> str:
 
 
 class OnServers(typing.DefaultDict[typing.Any, typing.Any]):
-    """An Optimizer's state, where the servers have it: empty. It is no place to clear it."""
+    """An Optimizer's state, where the servers have it: empty. It is no place to clear it once there are moments."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, optimizer: "Optimizer", rank: int) -> None:
         super().__init__(dict)
-        self._rank = rank
+        self._optimizer, self._rank = weakref.ref(optimizer), rank
 
     def clear(self) -> None:
-        raise InputError(no_reset(self._rank))
+        optimizer = self._optimizer()
+        if optimizer is not None and optimizer.has_moments:
+            raise InputError(no_reset(self._rank))
 
 
 class Saved(typing.NamedTuple):

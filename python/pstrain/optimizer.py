@@ -178,7 +178,9 @@ class Optimizer(torch.optim.Optimizer):
         """What the program has put in place of state and param_groups counts: optimizer.state = defaultdict(dict)."""
         if self._local is None:
             if self.state is not self._empty:
-                raise InputError(_state.no_reset(self._job.rank))
+                if self.has_moments or self.state:
+                    raise InputError(_state.no_reset(self._job.rank))
+                self._empty_state()  # a trainer has cleared it before it begins (fastai)
             return
         groups, state = self._shared
         if self.param_groups is not groups:
@@ -188,7 +190,7 @@ class Optimizer(torch.optim.Optimizer):
         self._share_with_local()
 
     def _empty_state(self) -> None:
-        self.state = self._empty = _state.OnServers(self._job.rank)
+        self.state = self._empty = _state.OnServers(self, self._job.rank)
 
     def _step_local(self, local: torch.optim.Optimizer) -> None:
         """Each rank makes the same step, when the gradients of all are there."""
@@ -547,6 +549,11 @@ class Optimizer(torch.optim.Optimizer):
     def pending(self) -> "_state.Loaded | None":
         """What was loaded, and the servers do not have yet."""
         return self.loaded or self.rest
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether the servers have state, or will have what was loaded."""
+        return bool(self.pending or self.steps)
 
     @property
     def opened(self) -> bool:

@@ -160,6 +160,8 @@ def options_of_pytorch():
         ours, theirs = Given(), Given()
         groups = [{**group, "params": [("weight", w) for w in group["params"]]} for group in grouped(ours)]
         optimizer = pstrain.Optimizer(groups, "adamw", lr=0.1, fused=False, foreach=None, amsgrad=False)
+        optimizer.state.clear()  # there is none yet: a trainer may begin so (fastai's OptimWrapper)
+        optimizer.state = collections.defaultdict(dict)
         other = torch.optim.AdamW(grouped(theirs), lr=0.1)
         for step in range(4):
             steps_of_ours(ours, optimizer, 1, step)
