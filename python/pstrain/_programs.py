@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import os
 import shutil
+import signal
 import sys
 import typing
 
@@ -55,6 +56,20 @@ def build_dir() -> "str | None":
     """The folder whose bin has the programs."""
     path = find("ps-server")
     return os.path.dirname(os.path.dirname(path)) if path else None
+
+
+def killed_for_memory() -> int:
+    """How many processes the kernel has killed up to now because no memory was left."""
+    return int(psrunlib("cgroup").killed_for_memory())
+
+
+def last_words(name: str, code: "int | None", killed_before: int) -> str:
+    """What a server that has failed cannot tell itself: how it was killed, or that a worker was, which it only knows to be
+    dead; "": nothing. code: None: it still runs; killed_before: killed_for_memory() at its begin."""
+    lacks_memory = killed_for_memory() > killed_before
+    if code is not None and code < 0:
+        return f"{name} {psrunlib('watched').killed(-code, lacks_memory and code == -signal.SIGKILL)}"
+    return f"the kernel has killed a process on the host of {name}: no memory was left" if lacks_memory and code != 0 else ""
 
 
 def plan(program: "list[str]", servers: int, workers: int, settings: "list[str]", restarts: int = 0) -> typing.Any:

@@ -136,7 +136,7 @@ def _address(args: argparse.Namespace, host: str, port: int, attempt: int) -> st
 def _run(argv: "list[str]", name: str, store: "tuple[str, int]") -> "tuple[int, bool]":
     """(the program's exit code, whether there may be another attempt). Signals to this process reach the program, which ends
     in order; it ends with torchrun, too, whose store is there."""
-    killed_before = _programs.psrunlib("cgroup").killed_for_memory()
+    killed_before = _programs.killed_for_memory()
     child = subprocess.Popen(argv, preexec_fn=_programs.psrunlib("local").die_with_parent)
     before = {number: signal.signal(number, lambda n, _: child.send_signal(n))
               for number in (signal.SIGTERM, signal.SIGINT)}
@@ -148,20 +148,10 @@ def _run(argv: "list[str]", name: str, store: "tuple[str, int]") -> "tuple[int, 
         for number, handler in before.items():
             signal.signal(number, handler)
     ends = code in (0, -signal.SIGTERM, -signal.SIGINT)
-    lacks_memory = _programs.psrunlib("cgroup").killed_for_memory() > killed_before
-    if left.is_set():
-        _say("torchrun has ended")
-    elif not ends:
-        _say_why(name, code, lacks_memory)
+    why = "torchrun has ended" if left.is_set() else "" if ends else _programs.last_words(name, code, killed_before)
+    if why:
+        print(f"pstrain-server: {why}", file=sys.stderr, flush=True)
     return code, not ends and not left.is_set()
-
-
-def _say_why(name: str, code: int, lacks_memory: bool) -> None:
-    """What the server itself cannot tell: how it was killed, or that a worker was which it only knows to be dead."""
-    if code < 0:
-        _say(f"{name} {_programs.psrunlib('watched').killed(-code, lacks_memory and code == -signal.SIGKILL)}")
-    elif lacks_memory:
-        _say("the kernel has killed a process on this host: no memory was left")
 
 
 def _end_with_torchrun(child: "subprocess.Popen[bytes]", store: "tuple[str, int]", left: threading.Event) -> None:
@@ -185,10 +175,6 @@ def _listens(address: "tuple[str, int]", until_closed: bool = False) -> bool:
         return True
     except OSError:
         return False
-
-
-def _say(text: str) -> None:
-    print(f"pstrain-server: {text}", file=sys.stderr, flush=True)
 
 
 def main(program: str) -> typing.NoReturn:

@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import signal
 import subprocess
 import tempfile
 import types
@@ -125,12 +124,14 @@ class Servers(_Backend):  # type: ignore[misc]
         return found[0]
 
     def _end(self) -> None:
-        asked = [actor.killed.remote() for actor in self._actors]
+        asked = [actor.last_words.remote(rank) for rank, actor in enumerate(self._actors)]
         said = ray.wait(asked, num_returns=len(asked), timeout=ANSWERS_WITHIN_S)[0] if asked else []
-        for rank, answer in enumerate(asked):
+        told = set()
+        for answer in said:
             with contextlib.suppress(ray.exceptions.RayError):  # the actor is gone, too
-                if answer in said and (how := ray.get(answer)):
-                    log.error("server %d %s", rank, how)  # the workers know that it is dead, and not why
+                told.add(ray.get(answer))
+        for words in sorted(told - {""}):
+            log.error("%s", words)  # the others know who is dead, and not why
         self._kill()
 
     def _kill(self) -> None:
@@ -152,17 +153,13 @@ class _Server:
         path = _programs.find("ps-server")
         if path is None:
             raise InputError("there is no ps-server on this node: install pstrain there")
-        self._killed_before = _programs.psrunlib("cgroup").killed_for_memory()
+        self._killed_before = _programs.killed_for_memory()
         self._process = subprocess.Popen([path, *argv], env={**os.environ, **env}, stdin=subprocess.DEVNULL,
                                          preexec_fn=_programs.psrunlib("local").die_with_parent)
 
-    def killed(self) -> str:
-        """How a signal has ended it; "": none has."""
-        code = self._process.poll() if self._process else None
-        if code is None or code >= 0:
-            return ""
-        lacks_memory = code == -signal.SIGKILL and _programs.psrunlib("cgroup").killed_for_memory() > self._killed_before
-        return str(_programs.psrunlib("watched").killed(-code, lacks_memory))
+    def last_words(self, rank: int) -> str:
+        """Why it, or a worker on this node, has died; "": nothing is known."""
+        return _programs.last_words(f"server {rank}", self._process.poll(), self._killed_before) if self._process else ""
 
 
 def _own_address() -> "tuple[str, int]":

@@ -533,7 +533,8 @@ class Torchrun(PythonTest):
     def test_servers_of_earlier_attempts(self):
         """Where nobody joined they wait for their time, one after the other."""
         env = {"MASTER_PORT": self.its_store(), "TORCHELASTIC_RESTART_COUNT": "2"}
-        code = f"from pstrain import _store, errors\ntry:\n    _store.find({env}, 0.5)\nexcept errors.TimeoutError as e:\n    print(e)"
+        code = (f"from pstrain import _store, errors\ntry:\n    _store.find({env}, 0.5)\n"
+                "except errors.TimeoutError as e:\n    print(e)")
         self.assertIn("within 1.5 s: start", run_well([PYTHON, "-c", code], env=environment()))
 
     def test_no_torchrun_there(self):
@@ -695,6 +696,21 @@ for n, call in enumerate(calls):
         gone = r"RuntimeError: DataLoader worker \(pid.*(exited unexpectedly|killed by signal: Killed\.)"
         self.assertRegex(short, rf"^{gone} \(it seems by the kernel: no memory was left\)$")
         self.assertRegex(killed, rf"^{gone}$")
+
+    def test_what_a_server_cannot_tell(self):
+        """Of one that ends now: (the code, how many were killed before)."""
+        code = """
+from pstrain import _programs
+_programs.psrunlib("cgroup").killed_for_memory = lambda: 1
+for ended in ((-9, 1), (-9, 0), (-11, 0), (1, 0), (None, 0), (1, 1), (0, 0)):
+    print(_programs.last_words("server 1", *ended))
+"""
+        words = "server 1 was ended by "
+        memory = "the kernel has killed a process on the host of server 1: no memory was left"
+        self.assertEqual(run_well([PYTHON, "-c", code], env=environment()).split("\n"), [
+            words + "SIGKILL", words + "SIGKILL (it seems by the kernel: no memory was left)", words + "SIGSEGV", memory, memory,
+            "", "", ""])
+
     def uneven(self, how, short):
         """Returns what the other rank says, and the whole output. Each rank says it once."""
         text = self.ends("uneven", how, str(short))

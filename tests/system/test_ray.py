@@ -34,7 +34,7 @@ class Ray(PythonTest):
         wanted = re.search("loss .*", self.job(program=(python, SCRIPT), timeout=600))[0]
         for name in ("none", "killed worker", "killed server"):
             self.assertEqual(found.get(name), wanted, said)
-        self.assertEqual(found["server"], "was ended by SIGKILL")
+        self.assertEqual(found["server"], "server 1 was ended by SIGKILL")
         self.assertRegex(found["exception"], "ValueError: no such weight")
         self.assertRegex(found["no place"], "Ray has found no place for 1 servers with {'CPU': 99} each within 1 s")
         wait_until(lambda: not servers(self.folder.encode()), "servers were left running")

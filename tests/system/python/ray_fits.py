@@ -51,11 +51,11 @@ def killed_server():
     import pstrain.ray
 
     server = pstrain.ray._Server()
-    assert server.killed() == ""
+    assert server.last_words(1) == ""
     server.start(["--init-method", "tcp://127.0.0.1:1", "--rank", "1", "--world-size", "1"], {"PS_SERVERS": "2"})
     server._process.kill()
     server._process.wait()
-    print("server:", server.killed(), flush=True)
+    print("server:", server.last_words(1), flush=True)
 
 
 def fits(folder):
