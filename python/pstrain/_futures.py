@@ -42,8 +42,9 @@ def _without_compiler(call: _Call, skip_code: "typing.Callable[[_Any], None]") -
             found.append(disable(call))
         return found[0](*args, **options)
 
-    skip_code(alone.__code__)
-    return typing.cast(_Call, alone)
+    call_alone: _Any = alone
+    skip_code(call_alone.__code__)
+    return typing.cast(_Call, call_alone)
 
 
 _BaseFuture: _Any = torch.futures.Future

@@ -93,7 +93,8 @@ class Lookups(torch.nn.Module):
     def _inputs(self, table: Table, ids: Ids, offsets: typing.Any, weights: "torch.Tensor | None",
                 includes_last: bool) -> Inputs:
         """What the numbers are is looked at later."""
-        if torch.jit.is_tracing():
+        jit: typing.Any = torch.jit
+        if jit.is_tracing():
             raise self._fault(table, "torch.jit.trace (torch.onnx.export) would keep the rows of this call as constants, for any "
                               "ids: trace the part of the model that takes the rows")
         if table.mode is None and offsets is not None:
@@ -155,11 +156,12 @@ class Lookups(torch.nn.Module):
             given.append((table, its, its_offsets, weights.get(name) if weights else None, False))
         return given
 
-    def _apply(self, fn: typing.Any, *how: typing.Any, **named: typing.Any) -> "Lookups":
+    def _apply(self, fn: typing.Any, *how: typing.Any, **named: typing.Any) -> typing.Any:
         """half(), double() and to(dtype), of a model with it, too: what is looked up has this type, as nn.Embedding's has.
         Rows and their steps stay float32."""
         self._dtype = fn(torch.zeros(0, dtype=self._dtype, device="cpu")).dtype
-        return super()._apply(fn, *how, **named)
+        plain: typing.Any = super()._apply
+        return plain(fn, *how, **named)
 
     def _as_wanted(self, out: torch.Tensor, given: Given) -> torch.Tensor:
         """What was looked up, where its ids are, in the module's type."""

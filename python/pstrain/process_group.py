@@ -369,7 +369,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._check(output, "all_to_all")
         self._check(tensor, "all_to_all", written=False)
         places = self._rows(self._place(output, after, keeps), output_sizes, "output")
-        given = self._rows(*self._given([tensor], keeps), input_sizes, "input")
+        (sent,) = self._given([tensor], keeps)
+        given = self._rows(sent, input_sizes, "input")
         if output.dtype != tensor.dtype:
             raise InputError(f"rank {self.rank()}: all_to_all of {tensor.dtype} and {output.dtype}: they have to be alike")
         if places[self.rank()][1] != given[self.rank()][1]:

@@ -111,8 +111,8 @@ class Launch(JobTest):
         self.file("mine/__main__.py", "import pstrain\ndef f():\n    pstrain.init()\n    return pstrain.rank()\n"
                                       "if __name__ == '__main__':\n    print(pstrain.launch(f))\n")
         for words in (("-m", "mine"), ("mine",)):
-            run = subprocess.run([PYTHON, *words], env=environment(), cwd=self.folder, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True)
+            run = subprocess.run([os.environ.get("PS_WARM_PYTHON", PYTHON), *words], env=environment(), cwd=self.folder,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             last = run.stdout.splitlines()[-1]
             self.assertRegex(last, r"^\[0, 1\]$" if works("import cloudpickle") else "InputError: .*pip install cloudpickle")
 

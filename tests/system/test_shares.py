@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from jobs import BIN, DIGITS, PSRUN, ROOT, JobTest, Psrun, run_well
+from jobs import BASICNET, BIN, PSRUN, ROOT, JobTest, Psrun, run_well
 from psrunlib import cgroup, doctor, helpers, hosts, out, ports, remote
 from psrunlib import job as jobs
 from psrunlib.errors import JobError
@@ -16,7 +16,7 @@ from psrunlib.errors import JobError
 
 class Shares(JobTest):
     def test_the_weights_are_the_same_bits(self):
-        settings = ["-s", 3, "-w", 2, DIGITS, "train.steps=40", "server.shards=2", "train.threads=1",
+        settings = ["-s", 3, "-w", 2, BASICNET, "train.steps=40", "server.shards=2", "train.threads=1",
                     "exchange.shm=off"]
         self.psrun(*settings, out="equal")
         self.psrun(*settings, "server.share=[5,1,0.5]", out="unequal")
@@ -32,7 +32,7 @@ class Shares(JobTest):
         self.assertGreater(uneven[1], uneven[2])
 
     def test_another_number_of_shares_than_servers(self):
-        printed = self.psrun("-s", 2, "-w", 1, DIGITS, "server.share=[1,2,3]", code=1)
+        printed = self.psrun("-s", 2, "-w", 1, BASICNET, "server.share=[1,2,3]", code=1)
         self.assertIn("server.share has 3 numbers, but there are 2 servers", printed)
 
 
@@ -210,7 +210,7 @@ class Hostfile(JobTest):
         path.write_text("\n".join(hosts) + "\n", encoding="utf-8")
         done = Psrun.run(
             [PSRUN, "--build-dir", BIN.parent, "--dry-run", "--insecure", "-H", path, "-s", str(servers),
-             "-w", str(workers), DIGITS, *settings])
+             "-w", str(workers), BASICNET, *settings])
         self.assertEqual(done.returncode, code, done.stdout)
         found = set(re.findall(r"server\.share=\[([0-9.,]*)\]", done.stdout))
         self.assertLessEqual(len(found), 1, "all parts must have the same shares")
@@ -245,7 +245,7 @@ class Hostfile(JobTest):
         self.assertEqual(self.dry_run(shared, 6)[1], [3, 3, 0.5, 0.5, 0.5, 0.5])
 
     def test_all_reduce_has_no_servers(self):
-        done = subprocess.run([PSRUN, "--build-dir", BIN.parent, "--dry-run", "-m", "allreduce", "-s", "2", DIGITS],
+        done = subprocess.run([PSRUN, "--build-dir", BIN.parent, "--dry-run", "-m", "allreduce", "-s", "2", BASICNET],
                               stderr=subprocess.PIPE, text=True)
         self.assertEqual((done.returncode, done.stderr),
                          (1, "psrun: -s 2: mode allreduce has no servers: leave -s out, or give -m ps\n"))

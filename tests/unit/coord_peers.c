@@ -15,6 +15,7 @@ bool peer_passed;
 ps_curve peer_keys[PS_ROLE_COUNT];
 
 static const ps_curve *job_keys; // the coordinator's; NULL: none
+static bool recovers;
 static uint64_t heartbeat_ms, dead_after_ms;
 
 ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
@@ -29,7 +30,7 @@ ps_coordinator *peer_start_coordinator(int n_servers, int n_workers)
         .sections = {.n = 2, .names = {"model", "train"}, .hashes = {1, 2}},
         .heartbeat_ms = heartbeat_ms,
         .dead_after_ms = dead_after_ms,
-        .recovers = job_keys != NULL,
+        .recovers = recovers,
         .curve = job_keys};
     ps_coordinator *c;
     assert_ok(ps_coordinator_create(&o, &c));
@@ -50,11 +51,19 @@ int peer_open(void **state)
     return open_with(1000, 20000);
 }
 
+int peer_open_recovering(void **state)
+{
+    recovers = true;
+    const int failed = peer_open(state);
+    recovers = false;
+    return failed;
+}
+
 int peer_open_with_keys(void **state)
 {
     int failed = draw_job_keys(&peer_keys[PS_ROLE_SERVER], &peer_keys[PS_ROLE_WORKER]);
     job_keys = &peer_keys[PS_ROLE_SERVER];
-    failed |= peer_open(state);
+    failed |= peer_open_recovering(state);
     job_keys = NULL;
     return failed;
 }

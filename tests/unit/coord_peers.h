@@ -24,7 +24,8 @@ extern ps_curve peer_keys[PS_ROLE_COUNT];
     static void test##_body(void)
 #define PEER_TEST(test) PEER_TEST_WITH(test, peer_open)
 int peer_open(void **state);
-int peer_open_with_keys(void **state); // has peer_keys; members may join again
+int peer_open_recovering(void **state); // members may join again
+int peer_open_with_keys(void **state);  // the same, with peer_keys
 int peer_close(void **state);
 extern bool peer_passed;
 /* Another coordinator; owned by the caller. */

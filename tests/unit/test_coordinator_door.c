@@ -105,7 +105,7 @@ PEER_TEST_WITH(a_key_of_another_role_takes_no_place, peer_open_with_keys)
 }
 
 /* It has stood still meanwhile: it need not ask until its time is over. */
-PEER_TEST(a_process_that_was_replaced_is_refused_for_good)
+PEER_TEST_WITH(a_process_that_was_replaced_is_refused_for_good, peer_open_recovering)
 {
     void *doors[] = {peer_dial(1), peer_dial(2), peer_dial(3), peer_dial(4)}, *members[3];
     peer_admission a[] = {peer_ask_to_join(doors[0], PS_ROLE_SERVER, 0),
