@@ -131,7 +131,7 @@ class Servers(_Backend):  # type: ignore[misc]
             with contextlib.suppress(ray.exceptions.RayError):  # the actor is gone, too
                 told.add(ray.get(answer))
         for words in sorted(told - {""}):
-            log.error("%s", words)  # the others know who is dead, and not why
+            log.error("%s", words)  # workers say which server is dead, but do not know why
         self._kill()
 
     def _kill(self) -> None:

@@ -320,8 +320,8 @@ void search(const scenario *s, uint64_t max_states, search_result *out)
         fprintf(stderr, "no memory for %llu states\n", (unsigned long long)max_states);
         exit(2);
     }
-    (void)madvise(seen, size * sizeof *seen,
-                  MADV_HUGEPAGE); // it is asked at random places
+    // It is read at random places.
+    (void)madvise(seen, size * sizeof *seen, MADV_HUGEPAGE);
     world_open(s);
     explore(max_states, out);
     free(seen);

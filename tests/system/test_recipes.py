@@ -45,9 +45,9 @@ class Launchers(RecipeTest):
         self.assertRegex(self.shell(lines("psrun")[0]), r"\[worker 0\] loss \d")
 
     def test_ignite(self):
-        """With a stub that does what Ignite's idist does: the weights of DistributedDataParallel over Gloo, bit for bit."""
+        """IDIST_STAND_IN takes the place of Ignite. The weights are those of DistributedDataParallel over Gloo, bit for bit."""
         (_, lines), = snippets("Ignite")
-        self.file("idist.py", IDIST)
+        self.file("idist.py", IDIST_STAND_IN)
         text = self.job(program=(PYTHON, self.file("train.py", IGNITED[0] + lines + IGNITED[1])), servers=1, timeout=300)
         self.assertEqual(text.count("same weights True sums"), 2, text)  # by the servers
 
@@ -87,7 +87,7 @@ class Trainers(RecipeTest):
         self.assertEqual(text.count("same weights True pstrain"), 2, text)
 
 
-IDIST = """
+IDIST_STAND_IN = """
 import torch
 import torch.distributed as dist
 

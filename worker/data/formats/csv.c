@@ -344,13 +344,18 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const csv_name *)a)->text, ((const csv_name *)b)->text);
 }
 
+/* One of the first line's columns of that name, or NULL. */
+static const csv_name *csv_find_name(const csv_reader *r, const char *name)
+{
+    const csv_name wanted = {.text = name};
+    return bsearch(&wanted, r->names, (size_t)r->lines.n_fields, sizeof wanted,
+                   compare_names);
+}
+
 /* Whether the first line has that name. */
 static bool has_column(const csv_reader *r, const char *name)
 {
-    const csv_name wanted = {.text = name};
-    if (r->names)
-        return bsearch(&wanted, r->names, (size_t)r->lines.n_fields, sizeof wanted,
-                       compare_names) != NULL;
+    if (r->names) return csv_find_name(r, name) != NULL;
     for (int64_t i = 0; i < r->lines.n_fields; i++)
         if (strcmp(r->lines.fields[i], name) == 0) return true;
     return false;
@@ -458,9 +463,7 @@ static ps_err csv_sort_names(csv_reader *r)
 static ps_err find_column(const csv_reader *r, const char *key, const char *name,
                           absent_columns *absent, int64_t *out)
 {
-    const csv_name wanted = {.text = name}, *end = r->names + r->lines.n_fields;
-    const csv_name *found = bsearch(&wanted, r->names, (size_t)r->lines.n_fields,
-                                    sizeof wanted, compare_names);
+    const csv_name *found = csv_find_name(r, name), *end = r->names + r->lines.n_fields;
     *out = found ? found->place : -1;
     if (!found) {
         add_absent(r, name, absent);
