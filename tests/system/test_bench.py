@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-from jobs import BIN, DIGITS, ROOT, JobTest, nightly, run_well, torch_python
+from jobs import BIN, DIGITS, NIGHTLY, ROOT, JobTest, nightly, run_well, torch_python
 
 SHORT = ("data.train=0-319", "train.threads=1", "train.eval_every=0")
 DEADLINE_S = 250  # of a program that a test starts
@@ -210,12 +210,12 @@ class Parity(BenchTest):
 
     @needs_torch
     def test_every_step_from_ddps_weights(self):
-        self.bench("parity", "teacher", "-w", "1,2,4", "--steps", 8, "--torch", TORCH,
+        self.bench("parity", "teacher", "-w", "1,2,4", "--steps", 8 if NIGHTLY else 3, "--torch", TORCH,
                    DIGITS, *SHORT)
 
     @needs_torch
     def test_classes_that_weigh_differently_or_nothing(self):
-        self.bench("parity", "teacher", "-w", 2, "--steps", 4, "--torch", TORCH, DIGITS, *SHORT,
+        self.bench("parity", "teacher", "-w", 2, "--steps", 2, "--torch", TORCH, DIGITS, *SHORT,
                    "train.class_weights=[1,3,1,1,0.5,1,1,2,1,1]", "train.ignore_index=7")
 
     @needs_torch
