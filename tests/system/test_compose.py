@@ -16,6 +16,7 @@ import tempfile
 import time
 import unittest
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jobs import BIN, NIGHTLY, nightly
@@ -148,22 +149,26 @@ class ComposeDemo(unittest.TestCase):
         else:
             make_stand_ins()
         cls.settings = {"PS_TAG": "test", **({} if NIGHTLY else {"PS_BUILD": "no"})}
+        with ThreadPoolExecutor(1 if NIGHTLY else 2) as pool:  # they wait more than they compute; two would build at once
+            cls.whole, cls.failed = pool.submit(cls.demo), pool.submit(cls.demo, "optimizer.lr=-1")
 
-    def demo(self, *args, **settings):
+    @classmethod
+    def demo(cls, *args, **settings):
         """Runs one to its end, and looks whether it left something."""
         with subprocess.Popen([str(ROOT / "deploy/compose-demo"), *args], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, env=dict(os.environ, **self.settings, **settings)) as process:
+                              stderr=subprocess.PIPE, env=dict(os.environ, **cls.settings, **settings)) as process:
             try:
                 out, err = process.communicate(timeout=DEMO_S)
             finally:
                 process.kill()
         of_it = f"label=com.docker.compose.project=pstrain-demo-{process.pid}"
         for things in (["ps", "-a"], ["volume", "ls"], ["network", "ls"]):
-            self.assertEqual(run("docker", *things, "-q", "--filter", of_it).stdout, "", things)
+            left = run("docker", *things, "-q", "--filter", of_it).stdout
+            assert left == "", (things, left)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def test_both_modes_reach_the_accuracy(self):
-        done = self.demo()
+        done = self.whole.result()
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()
                 if re.match(r"(ps|allreduce) +\d", line)}
@@ -271,7 +276,7 @@ class ComposeDemo(unittest.TestCase):
             demo.communicate(timeout=60)
 
     def test_a_failed_node_is_shown(self):
-        done = self.demo("optimizer.lr=-1")
+        done = self.failed.result()
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("the last lines of", done.stderr)
         self.assertIn("optimizer.lr", done.stderr)
