@@ -33,7 +33,7 @@ typedef struct place { // on the path to the present state
 } place;
 
 static uint64_t *seen; // open addressing; 0: free
-static uint64_t mask;
+static uint64_t mask, n_seen;
 static place *path;
 static uint64_t on_path[DEEPEST]; // the hashes of its states
 
@@ -228,15 +228,39 @@ static void tell(search_result *out, uint32_t depth, const char *fault)
 
 /* ---- the search ---- */
 
-/* True if it is new. */
-static bool remember(uint64_t hash)
+static uint64_t *find(uint64_t hash)
 {
     uint64_t at = hash & mask;
     while (seen[at] != 0 && seen[at] != hash)
         at = (at + 1) & mask;
-    const bool is_new = seen[at] == 0;
-    seen[at] = hash;
-    return is_new;
+    return &seen[at];
+}
+
+static void resize_seen(uint64_t size)
+{
+    uint64_t *old = seen;
+    const uint64_t n = old ? mask + 1 : 0;
+    seen = calloc(size, sizeof *seen);
+    if (!seen) {
+        fprintf(stderr, "no memory for %llu states\n", (unsigned long long)size);
+        exit(2);
+    }
+    // It is read at random places.
+    (void)madvise(seen, size * sizeof *seen, MADV_HUGEPAGE);
+    mask = size - 1;
+    for (uint64_t i = 0; i < n; i++)
+        if (old[i] != 0) *find(old[i]) = old[i];
+    free(old);
+}
+
+/* True if it is new. */
+static bool remember(uint64_t hash)
+{
+    uint64_t *at = find(hash);
+    if (*at != 0) return false;
+    *at = hash;
+    if (++n_seen > mask / 2) resize_seen(2 * (mask + 1));
+    return true;
 }
 
 static bool is_on_path(uint64_t hash, uint32_t depth)
@@ -310,20 +334,16 @@ static void explore(uint64_t max_states, search_result *out)
 void search(const scenario *s, uint64_t max_states, search_result *out)
 {
     memset(out, 0, sizeof *out);
-    uint64_t size = 1024;
-    while (size < max_states * 2)
-        size *= 2;
-    mask = size - 1;
-    seen = calloc(size, sizeof *seen);
+    n_seen = 0;
+    resize_seen(1 << 16);
     path = calloc(DEEPEST, sizeof *path); // pages that are touched alone take memory
-    if (!seen || !path) {
-        fprintf(stderr, "no memory for %llu states\n", (unsigned long long)max_states);
+    if (!path) {
+        fprintf(stderr, "no memory for a path\n");
         exit(2);
     }
-    // It is read at random places.
-    (void)madvise(seen, size * sizeof *seen, MADV_HUGEPAGE);
     world_open(s);
     explore(max_states, out);
     free(seen);
+    seen = NULL;
     free(path);
 }
