@@ -1,4 +1,4 @@
-"""The command line of psrun."""
+"""The command line of psrun. What only some commands need is imported by them: a job starts the sooner."""
 import argparse
 import contextlib
 import os
@@ -10,10 +10,9 @@ import sys
 
 from . import hosts as hostfile
 from . import job as jobs
-from . import attempts, doctor, elastic, find_lr, helpers, jobfile, keys, local, mps, places, ports, predict, remote
-from . import report, restarts, shares, trace, verify
+from . import attempts, elastic, helpers, jobfile, keys, local, places, ports, remote, report, restarts, shares
 from .errors import JobError
-from .out import Before, Out
+from .out import TRACE, Before, Out
 from .screen import Screen, tell, to_nowhere
 from .supervise import END_SIGNALS, RESUMABLE, Supervisor, listens_to
 
@@ -213,6 +212,7 @@ def make_job(args, build_dir, name=None):
         keys.check_hosts(job.hosts, folder, facts["net.insecure"])
         shares.add_to(job)
     if job.mps:
+        from . import mps
         mps.check(facts, job.hosts)
     if folder:
         keys.make(folder, places.program(build_dir, "ps-server"))
@@ -366,6 +366,7 @@ def run(job, verbose, summary=True):
         with contextlib.nullcontext() if job.hosts else jobfile.remembered(job):
             if not job.mps:
                 return supervise(job, screen, env, out, summary)
+            from . import mps
             with mps.Daemon(os.path.join(out.logs, "mps")) as daemon:
                 return supervise(job, screen, {**env, **daemon.environment}, out, summary)
 
@@ -378,7 +379,7 @@ def after_death(job):
 
 
 def supervise(job, screen, env, out, summary=True):
-    before = Before(job.out, os.path.join(job.out, trace.FOLDER))
+    before = Before(job.out, os.path.join(job.out, TRACE))
     if job.program:
         job.has_stepped = True  # of a program nobody knows
         return end_of_program(job, screen, *run_program(job, screen, env, out.logs))
@@ -442,9 +443,10 @@ def add_events(job, supervisor, code, before):
 
 def merge_traces(job, screen, before):
     """Makes trace.json of the parts' traces. The job is over: a fault is only said."""
+    from . import trace
     try:
         if job.hosts:
-            remote.fetch_all(job.hosts, os.path.join(job.out, trace.FOLDER), before)
+            remote.fetch_all(job.hosts, os.path.join(job.out, TRACE), before)
         trace.write(trace.merge(trace.load(job.out)), os.path.join(job.out, "trace.json"))
     except JobError as error:
         screen.say(f"psrun: no trace.json: {error}")
@@ -647,12 +649,12 @@ def run_command(args, dashes, program):
         if args.top:
             if args.config or dashes:
                 raise JobError("--top watches a job that is running: give nothing else")
-            from . import top  # needs curses and HTTP, which take long to import
+            from . import top
             return top.top(args.top)
         if args.convert:
             if args.config or dashes:
                 raise JobError("--convert makes a .csv file: give no configuration")
-            from . import convert  # needs pandas
+            from . import convert
             return convert.convert(args)
         take_config(args)
         take_numbers(args)
@@ -682,16 +684,20 @@ def run_command(args, dashes, program):
             job = plan_prediction(args)
             if args.dry_run:
                 return show(job.predicting(args.predict))
+            from . import predict
             return predict.predict(job, args, launcher({}))
         alone = what_one_worker_does(args)
         if alone:
             return run_one_worker(args, alone, dashes)
         if args.verify:
+            from . import verify
             return verify.verify(args, plan_job, run)
         if args.find_lr:
+            from . import find_lr
             return find_lr.find_lr(args, plan_job, run)
         job = plan_program(args, program) if dashes else plan_job(args)
         if args.doctor:
+            from . import doctor
             return doctor.run(job)
         if args.dry_run:
             return show(job.parts())

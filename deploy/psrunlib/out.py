@@ -13,7 +13,8 @@ RESULTS = ("metrics.jsonl", "summary.json", "model.safetensors", "best.safetenso
            "checkpoints")
 # The other files of a run. psrun or the parts write them.
 LOGS = ("logs/server-*.log", "logs/worker-*.log", "logs/mps/*.log")
-TRACES = ("trace/*.trace", "events.out.tfevents.*", "find-lr.svg")
+TRACE = "trace"  # the folder
+TRACES = (f"{TRACE}/*.trace", "events.out.tfevents.*", "find-lr.svg")
 JOB = "job.json"  # removed if the job wrote no results
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .errors import JobError
+from .out import TRACE
 from .regular_file import new_text
 
-FOLDER = "trace"
 RECORD = struct.Struct("<QQIIIBBH")
 NONE = 0xFFFFFFFF
 COORDINATOR = "coordinator"  # the name of its thread
@@ -87,7 +87,7 @@ def read(path):
 
 def load(run):
     """The processes of a run, each with the spans of all of its starts, on their own clocks."""
-    paths = sorted(glob.glob(os.path.join(glob.escape(os.path.join(run, FOLDER)), "*.trace")))
+    paths = sorted(glob.glob(os.path.join(glob.escape(os.path.join(run, TRACE)), "*.trace")))
     found = list(filter(None, map(read, paths)))
     if not found:
         raise JobError(f"{run} has no trace: run the job with train.trace=true")
