@@ -79,11 +79,17 @@ def free_port(address: str) -> int:
         return int(s.getsockname()[1])
 
 
+def _free_address(host: str, port: int) -> str:
+    """Of this host, as those see it that reach the store there: a free port."""
+    with socket.create_connection((host, port), timeout=JOIN_SECONDS) as s:
+        own, store = s.getsockname()[0], s.getpeername()[0]
+    # On the store's own host the name may be that of an address which is another host's elsewhere (Debian's 127.0.1.1).
+    return f"tcp://{url_host(host if own == store else own)}:{free_port('::' if ':' in own else '')}"
+
+
 def publish(host: str, port: int, attempt: int, servers: int) -> str:
     """Server 0's part: chooses a free port; returns its address."""
-    with socket.create_connection((host, port), timeout=JOIN_SECONDS) as s:
-        own = s.getsockname()[0]  # by which the workers' hosts see this one
-    init_method = f"tcp://{url_host(own)}:{free_port(own)}"
+    init_method = _free_address(host, port)
     said = json.dumps({"init_method": init_method, "servers": servers})
     _connect(host, port, JOIN_SECONDS).set(_key(attempt), said)
     return init_method

@@ -495,6 +495,22 @@ class Torchrun(PythonTest):
         text = self.beside_it(self.its_store(), "-c", SUM, PS_SERVERS="0")
         self.assertEqual(text.count("sum 3.0\n"), 2, text)
 
+    def test_an_address_for_other_hosts(self):
+        """On the store's host its name may be 127.0.1.1's (Debian), which is another host elsewhere."""
+        port = self.its_store()
+        code = """
+import socket
+from unittest import mock
+from pstrain import _store
+real = socket.create_connection
+def named(address, *more, **words):
+    return real(({"node0": "127.0.0.1"}.get(address[0], address[0]), address[1]), *more, **words)
+with mock.patch("socket.create_connection", named), mock.patch("pstrain._store._connect"):
+    print(*[_store.publish(host, PORT, 0, 1) for host in ("node0", "127.0.0.1")])
+"""
+        said = run_well([PYTHON, "-c", code.replace("PORT", port)], env=environment())
+        self.assertRegex(said, r"^tcp://node0:\d+ tcp://127.0.0.1:\d+$")
+
     def test_a_job_without_servers_and_a_launcher(self):
         """As a script has it that calls torch.multiprocessing.spawn: PyTorch's store is in rank 0, at MASTER_PORT."""
         text = self.beside_it(str(free_port()), "-c", SUM, PS_SERVERS="0", MASTER_ADDR="localhost", TORCHELASTIC_USE_AGENT_STORE="")
