@@ -1,14 +1,15 @@
-"""Servers beside torchrun: their address goes through torchrun's own store.
+"""Under torchrun the coordinator's address goes through torchrun's own store.
 
-torchrun's agent holds MASTER_PORT, so server 0 cannot listen there. It takes a free port, and
-says under a key of that store where it is and how many servers there are. A restart of the
-workers by torchrun needs servers of a new job: each attempt has a key of its own.
+torchrun's agent holds MASTER_PORT, so server 0, or worker 0 of a job without servers, cannot listen there. It takes a
+free port, and says under a key of that store where it is and how many servers there are. A restart of the
+workers by torchrun is a new job: each attempt has a key of its own.
 """
 from __future__ import annotations
 
 import argparse
 import contextlib
 import datetime
+import itertools
 import json
 import signal
 import socket
@@ -21,10 +22,19 @@ from . import _programs, errors
 
 JOIN_SECONDS = 60  # net.join_timeout_ms and net.step_timeout_ms, where they are not set
 AFTER_TORCHRUN_S = 5  # a server ends by itself, because its workers are dead
+_jobs = itertools.count()  # without servers, of this process
 
 
 def _key(attempt: int) -> str:
     return f"pstrain/{attempt}/server-0"
+
+
+def _attempt(env: "typing.Mapping[str, str]") -> int:
+    return int(env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _place(env: "typing.Mapping[str, str]") -> "tuple[str, int]":
+    return env.get("MASTER_ADDR", "127.0.0.1"), int(env["MASTER_PORT"])
 
 
 def _connect(host: str, port: int, seconds: float) -> typing.Any:
@@ -40,17 +50,21 @@ def _connect(host: str, port: int, seconds: float) -> typing.Any:
         return make(*argv)
 
 
-def is_torchruns(env: "typing.Mapping[str, str]") -> bool:
-    """Whether torchrun has started this process, nothing else names the servers, and there are some."""
-    return (env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and "MASTER_PORT" in env and env.get("PS_SERVERS") != "0"
+def is_there(env: "typing.Mapping[str, str]") -> bool:
+    """Whether torchrun has started this process, and nothing else names the coordinator."""
+    return (env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and "MASTER_PORT" in env
             and not any(name in env for name in ("PS_INIT_METHOD", "PS_PORT")))
+
+
+def is_torchruns(env: "typing.Mapping[str, str]") -> bool:
+    """As is_there, and there are servers."""
+    return is_there(env) and env.get("PS_SERVERS") != "0"
 
 
 def find(env: "typing.Mapping[str, str]", seconds: float = JOIN_SECONDS) -> "tuple[str, int]":
     """(the address of server 0, the number of servers), when a server has said it. TimeoutError
     otherwise. seconds: for each attempt up to this one, which the server waits for if its workers died before they joined."""
-    host, port = env.get("MASTER_ADDR", "127.0.0.1"), int(env["MASTER_PORT"])
-    attempt = int(env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    (host, port), attempt = _place(env), _attempt(env)
     seconds *= attempt + 1
     try:
         store = _connect(host, port, seconds)
@@ -62,6 +76,23 @@ def find(env: "typing.Mapping[str, str]", seconds: float = JOIN_SECONDS) -> "tup
             f"{env.get('WORLD_SIZE', 'N')}` beside torchrun, or set PS_INIT_METHOD ({_first(error)})"
         ) from None
     return said["init_method"], said["servers"]
+
+
+def meet(env: "typing.Mapping[str, str]", rank: int, seconds: float) -> str:
+    """The address of the coordinator of a job without servers, which rank 0 chooses in each call: all ranks make as many in an
+    attempt. TimeoutError where it has not within that time."""
+    host, port = _place(env)
+    key = f"pstrain/{_attempt(env)}/{next(_jobs)}/worker-0"
+    try:
+        store = _connect(host, port, seconds)
+        if rank != 0:
+            return bytes(store.get(key)).decode()
+        address = _free_address(host, port)
+        store.set(key, address)
+        return address
+    except (RuntimeError, OSError) as error:
+        raise errors.TimeoutError(f"rank 0 has not said in torchrun's store at {host}:{port} where it is, within {seconds:g} s "
+                                  f"(net.join_timeout_ms): each rank has to call pstrain.init ({_first(error)})") from None
 
 
 def _first(error: BaseException) -> str:

@@ -224,7 +224,7 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
 
     init_method: where server 0 is: "tcp://host:port", "file:///path" on a file system that all
     see, or "env://" (MASTER_ADDR and PS_PORT or MASTER_PORT). Not given: as psrun says; under
-    torchrun what `pstrain-server --store` has said in its store; else env://.
+    torchrun what `pstrain-server --store`, or rank 0 of a job without servers, has said in its store; else env://.
     rank, world_size, servers: not given: RANK, WORLD_SIZE and PS_SERVERS.
     settings: keys of docs/configuration.md, as {"exchange.codec": "int8"} or
     ["exchange.codec=int8"]; the same on every rank.
@@ -245,8 +245,12 @@ def init(init_method: "str | None" = None, *, rank: "int | None" = None,
                                 "torchrun a process is in one job. Call pstrain.shutdown() once, at the end; "
                                 "start psrun again for another job")
     init_method = init_method or os.environ.get("PS_INIT_METHOD")
-    if init_method is None and servers != 0 and _store.is_torchruns(os.environ):
-        init_method, servers = _store.find(os.environ, seconds(words, "net.join_timeout_ms"))
+    if init_method is None and _store.is_there(os.environ):
+        patience = seconds(words, "net.join_timeout_ms")
+        if servers != 0 and _store.is_torchruns(os.environ):
+            init_method, servers = _store.find(os.environ, patience)
+        elif not servers:
+            init_method = _store.meet(os.environ, int(os.environ.get("RANK", "0")) if rank is None else rank, patience)
     session = Session(init_method, rank, world_size, servers, words)
     try:
         session.join()

@@ -2,11 +2,13 @@
 
 PS_TORCH_PYTHON names another interpreter, with another PyTorch.
 """
+import contextlib
 import gzip
 import json
 import os
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -494,6 +496,19 @@ class Torchrun(PythonTest):
             self.skipTest(f"the PyTorch of {PYTHON} has no libuv: its init_process_group cannot read torchrun's store")
         text = self.beside_it(self.its_store(), "-c", SUM, PS_SERVERS="0")
         self.assertEqual(text.count("sum 3.0\n"), 2, text)
+
+    def test_the_port_after_its_store(self):
+        """It may be another program's. A job without servers meets in the store: also the second of the same processes, and that
+        of torchrun's next attempt."""
+        port = self.its_store()
+        code = "import pstrain, torch\nfor _ in range(2):\n    with pstrain.init():\n        print(pstrain.all_reduce(torch.ones(1)))"
+        with socket.socket() as other:
+            with contextlib.suppress(OSError):  # somebody has it
+                other.bind(("127.0.0.1", int(port) + 1))
+                other.listen()
+            for attempt in "01":
+                text = self.beside_it(port, "-c", code, PS_SERVERS="0", TORCHELASTIC_RESTART_COUNT=attempt)
+                self.assertEqual(text.count("tensor([2.])\n"), 4, text)
 
     def test_an_address_for_other_hosts(self):
         """On the store's host its name may be 127.0.1.1's (Debian), which is another host elsewhere."""
