@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 import typing
+import weakref
 
 import torch
 
@@ -150,6 +153,33 @@ def check_pushed(slot: Slot, rank: int) -> None:
             f"rank {rank}: the gradient of parameter '{slot.name}' was {'changed' if grad is pushed else 'replaced'} after it "
             "had left for the servers (clip_grad_norm_, clip_grad_value_, .grad.data, GradScaler.unscale_): use clip_norm= or "
             "loss_scale= of pstrain.Optimizer, or push='step'")
+
+
+_sent: "weakref.WeakValueDictionary[int, Slot]" = weakref.WeakValueDictionary()  # whose gradients leave early, by id of the parameter
+
+
+def let_norms_be_read(slots: "typing.Iterable[Slot]") -> None:
+    """Trainers read a norm by clip_grad_norm_(parameters, inf), which multiplies gradients by 1: from now on it counts as no
+    change. It is PyTorch's function that knows the number."""
+    _sent.update((id(slot.param), slot) for slot in slots)
+    plain = torch.nn.utils.clip_grad_norm_
+    if hasattr(plain, "tells_slots"):
+        return
+
+    @functools.wraps(plain)
+    def clip_grad_norm_(parameters: typing.Any, max_norm: typing.Any, *more: typing.Any, **words: typing.Any) -> typing.Any:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        slots = [_sent[id(p)] for p in parameters if id(p) in _sent] if float(max_norm) == math.inf else []
+        whole = [slot for slot in slots if slot.pushed is not None and slot.pushed is slot.param.grad
+                 and slot.pushed is not slot.grads and slot.pushed._version == slot.pushed_version]
+        norm = plain(parameters, max_norm, *more, **words)
+        for slot in whole:  # on the CPU the sum still says whether they were changed: by an infinite norm, to NaN
+            slot.pushed_version = slot.param.grad._version
+        return norm
+
+    setattr(clip_grad_norm_, "tells_slots", True)
+    for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+        setattr(module, "clip_grad_norm_", clip_grad_norm_)
 
 
 def moved(slot: Slot) -> bool:

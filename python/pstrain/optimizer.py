@@ -11,7 +11,8 @@ import torch
 from . import _arguments, _checks, _cuda, _state, job as jobs
 from ._hooks import as_pytorchs_step, hooks_of, without_hooks
 from ._join import Join
-from ._slots import DTYPES, Slot, check_fresh, check_parameter, check_pushed, gradient_sum, has_form_of, lacks, moved, runs, write
+from ._slots import (DTYPES, Slot, check_fresh, check_parameter, check_pushed, gradient_sum, has_form_of, lacks, let_norms_be_read,
+                     moved, runs, write)
 from ._table import Table
 from .errors import InputError
 
@@ -68,7 +69,8 @@ class Optimizer(torch.optim.Optimizer):
     clip_norm: the norm to which the mean gradient is clipped, over all parameters.
     loss_scale: None; True: dynamic, as torch.amp.GradScaler's; or the first scale. Multiply the
     loss with `scale(loss)`; a step that overflows is skipped on all ranks.
-    push: "backward": a gradient leaves as soon as it is there (InputError where it is changed or replaced before step());
+    push: "backward": a gradient leaves as soon as it is there (InputError where it is changed or replaced before step();
+    torch.nn.utils.clip_grad_norm_ with max_norm inf changes none, and returns the norm of the rank's own gradient);
     "step": in step(), so that it may be changed before (torch.nn.utils.clip_grad_norm_ of the rank's own gradient).
     total_steps: how many steps the whole job makes; 0: not known. With it the codecs int4, onebit and topk
     send in their last steps what they have kept back.
@@ -254,6 +256,8 @@ class Optimizer(torch.optim.Optimizer):
                 raise InputError(f"rank {self._job.rank}: parameter '{slot.name}' has no elements")
         self._frozen += [slot for slot in slots if not slot.param.requires_grad]
         self._slots.update((id(slot.param), slot) for slot in taken)
+        if self._push_early:
+            let_norms_be_read(taken)
         return taken
 
     def thawed(self) -> "list[Slot]":

@@ -584,7 +584,7 @@ class Refusals(PythonTest):
         self.refused("refusals")
 
     def test_misuse(self):
-        for what in first(5, ("double", "scaler", "changed", "wrapped", "old", "sparse", "replaced", "late", "total")):
+        for what in first(6, ("clipped", "double", "scaler", "changed", "wrapped", "old", "sparse", "replaced", "late", "total")):
             with self.subTest(what=what):
                 self.refused("misuse", what)
 

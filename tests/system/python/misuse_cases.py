@@ -1,5 +1,6 @@
 """Cases of worker.py: misuse, and ranks that end."""
 import copy
+import math
 import os
 import pickle
 import signal
@@ -137,6 +138,19 @@ def misuse():
         whole()
         model[1].weight.data = torch.zeros(4, 4)
         refused(wrong, ["'1.weight'", "replaced"], lambda: forward().backward())
+    elif what == "clipped":
+        whole()
+        forward().backward()
+        squares = [x * x for p in model.parameters() for x in p.grad.flatten().tolist()]
+        norm = nn.utils.clip_grad_norm_(model.parameters(), math.inf).item()  # it only reads this rank's
+        assert abs(norm - math.sqrt(math.fsum(squares))) < 1e-6 * norm, norm
+        optimizer.step()
+        optimizer.zero_grad()
+        (forward() * (1e30 if RANK else 1)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), math.inf)  # by an infinite norm it makes all of them NaN
+        if RANK == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), 1e9)  # which may change them in another step
+        refused(wrong, ["weight'", "clip_grad_norm_", "push='step'"], optimizer.step)
     elif what == "changed":
         whole()
         own = {name: value.clone() for name, value in model.state_dict().items()}
