@@ -14,7 +14,6 @@
 #ifndef PS_ROW_READER_H
 #define PS_ROW_READER_H
 
-#include "curve.h"
 #include "row_spec.h"
 
 typedef struct ps_row_reader ps_row_reader;

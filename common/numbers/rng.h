@@ -9,7 +9,6 @@
 
 #include <stdint.h>
 
-#include "err.h"
 
 typedef struct ps_mt19937 {
     uint32_t state[624];

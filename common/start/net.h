@@ -4,7 +4,6 @@
 
 #include "clock.h"
 #include "err.h"
-#include "loopback.h"
 
 enum { PS_ADDRESS_MAX = 64 };
 

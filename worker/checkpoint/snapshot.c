@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec.h"
 #include "local_steps.h"
 #include "rank_pieces.h"
 

@@ -13,7 +13,6 @@
 #include "class_names.h"
 #include "config.h"
 #include "run_dir.h"
-#include "tensor.h"
 
 /* model.input and model.categories are set. names: in the order of the classes. A folder
  * of data is written as an absolute path. IO, NOMEM. */

@@ -7,7 +7,6 @@
 #ifndef PS_TRAINER_STATE_H
 #define PS_TRAINER_STATE_H
 
-#include "clock.h"
 #include "loss_terms.h"
 #include "plateau.h"
 #include "trainer_pace.h"

@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #include "err.h"
-#include "member.h"
 #include "scatter.h"
 
 typedef struct ps_collective ps_collective;

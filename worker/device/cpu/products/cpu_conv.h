@@ -10,7 +10,6 @@
 
 #include "cpu_conv_choice.h"
 #include "cpu_op.h"
-#include "cpu_product_choice.h"
 #include "cpu_windows.h"
 #include "memory_plan.h"
 
