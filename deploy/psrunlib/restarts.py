@@ -107,6 +107,7 @@ class Restarts:
         self.job = job
         self.screen = screen
         self.first = (job.resume, job.overwrite)
+        self.in_place = job.goes_on_in_place
         self.folder = Folder(job)
         self.deaths = []
         self.away = set()  # workers for whom nobody waits, by name
@@ -315,8 +316,4 @@ class Restarts:
         """Whether there is one on the disk to go on from."""
         steps = self.folder.list_steps()
         own = any(self.folder.before.get(step) != identity for step, identity in steps.items())
-        return own or bool(self.goes_on_in_place() and steps)
-
-    def goes_on_in_place(self):
-        run = self.first[0]
-        return run == "auto" or bool(run) and os.path.realpath(run) == os.path.realpath(self.job.out)
+        return own or bool(self.in_place and steps)
