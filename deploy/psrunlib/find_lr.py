@@ -68,11 +68,14 @@ def halfway(smoothed):
     return max((i for i in range(lowest) if smoothed[i] >= half), default=None)
 
 
-def interesting(n, best, lowest):
+def span(smoothed, best):
     """(first, last) step of the plot and the table: a factor of a hundred before the suggestion, and ten after
     the lowest loss."""
+    last = len(smoothed) - 1
+    if best is None:
+        return 0, last
     decade = round((STEPS - 1) / math.log10(HIGHEST / LOWEST))
-    return (0, n - 1) if best is None else (max(0, best - 2 * decade), min(n - 1, lowest + decade))
+    return max(0, best - 2 * decade), min(last, smoothed.index(min(smoothed)) + decade)
 
 
 def read_losses(path):
@@ -136,10 +139,6 @@ def ticks(low, high):
     size = 10.0 ** math.floor(math.log10((high - low) / 5))
     by = next(m * size for m in (1, 2, 5, 10) if m * size * 5 >= high - low)
     return [i * by for i in range(math.ceil(low / by), math.floor(high / by) + 1)]
-
-
-def span(smoothed, best):
-    return interesting(len(smoothed), best, min(range(len(smoothed)), key=smoothed.__getitem__))
 
 
 def bounds(losses, smoothed, best):
