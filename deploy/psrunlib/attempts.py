@@ -5,7 +5,7 @@ import signal
 import time
 
 from . import commits, ports
-from .restarts import MOST_DELAY_S, is_passing
+from .restarts import delay_after, is_passing
 from .supervise import INTERRUPTED
 
 SHORT_S = 30.0  # an attempt that fails sooner, after another one, makes psrun wait
@@ -53,7 +53,7 @@ def _attempts(job, screen, supervise, folders, told, servers):
             break
         came_further = (told.number or 0) > (before or 0)
         short = 0 if came_further or time.monotonic() - began >= SHORT_S else short + 1
-        delay_s = min(MOST_DELAY_S, 2 ** (short - 2)) if short > 1 else 0
+        delay_s = delay_after(short - 1)
         anew = ["workers", *(w.part.name for w in failed if w.part.role == "server")] if servers else ["parts"]
         screen.say(f"psrun: all {' and '.join(anew)} are started again (restart {number + 1} of {job.restarts}"
                    + (f", in {delay_s} s)" if delay_s else ")"))

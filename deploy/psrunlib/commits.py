@@ -8,11 +8,11 @@ import time
 
 from . import helpers, keeper as keepers, remote
 from .errors import JobError
+from .restarts import delay_after
 from .watched import SSH_FAILED
 
 VARIABLE = "PS_COMMITS"
 ANSWERS_WITHIN_S = 10  # longer than ssh takes to give a dead host up
-MOST_DELAY_S = 30
 OWN_KINDS = ("", "NOMEM")  # of errors that are likely to come again: what the program raises, and that memory is short
 PLACES = ("/dev/shm", '"${TMPDIR:-/tmp}"')
 
@@ -59,7 +59,7 @@ class Folders:
                                "some room there")
             if not screen or n > self.job.restarts:
                 break
-            delay_s = min(MOST_DELAY_S, 2 ** (n - 1))
+            delay_s = delay_after(n)
             screen.say(f"psrun: ssh could not reach {name}; it is tried again in {delay_s} s ({n} of {self.job.restarts})")
             time.sleep(delay_s)
         raise JobError(f"ssh could not reach {name}, on which workers run: try `ssh {host.login}`")

@@ -27,6 +27,11 @@ DEFAULT_KEEP = 3  # of checkpoint.keep
 CANNOT_BE_RUN = (126, 127)  # sh: no such folder or program
 
 
+def delay_after(n):
+    """Seconds to wait before something is tried again that has come to nothing n times in a row."""
+    return min(MOST_DELAY_S, 2 ** (n - 1)) if n > 0 else 0
+
+
 def is_passing(watched, again=False):
     """Whether the job may do better when it is started again: not after a mistake in the
     configuration, a number that is not finite, or a full disk. again: it has run before."""
@@ -163,7 +168,7 @@ class Restarts:
             self.in_vain[part.name] = 0
         before = self.in_vain[part.name]
         self.in_vain[part.name] += 1
-        delay_s = min(MOST_DELAY_S, 2 ** (before - 1)) if before else 0
+        delay_s = delay_after(before)
         step = max(step, self.folder.read_step()) if step else 0
         self.deaths.append(Death(part.name, watched.how, time.monotonic(), step))
         self.screen.say(f"psrun: {part.name} {watched.why}; it is started again "
@@ -179,7 +184,7 @@ class Restarts:
             return new, 0
         self.unreached[part.name] += 1
         n = self.unreached[part.name]
-        delay_s = min(MOST_DELAY_S, 2 ** (n - 1))
+        delay_s = delay_after(n)
         self.screen.say(f"psrun: ssh could not start {part.name} on {part.host.name}; it is tried again in {delay_s} s "
                         f"({n} of {self.job.restarts})")
         return new, delay_s
