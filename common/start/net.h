@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "loopback.h"
 
 enum { PS_ADDRESS_MAX = 64 };
 

@@ -4,6 +4,7 @@
 
 #include "cpu_depthwise.h"
 #include "cpu_pointwise.h"
+#include "cpu_product_choice.h"
 
 /* Makes no primitive when the two descriptors are equal. */
 static ps_err make_order(dnnl_engine_t engine, const char *who, const ps_dnnl_md *from,
