@@ -641,6 +641,26 @@ def check_resume(args):
                        "leave out one of them")
 
 
+def take_job(args, dashes):
+    """The configuration: the one that is named, or that of the run that goes on or is repeated; with what --init adds."""
+    if args.replay:
+        jobfile.recall_replayed(args)
+    if args.resume and (args.predict or args.serve):
+        raise JobError(f"--resume goes on with the training: name {args.resume} in the place of the configuration")
+    if args.resume:
+        jobfile.recall(args, args.out if args.resume == "auto" else args.resume)
+    if not args.config and not dashes and (args.predict or args.serve):
+        asked = f"--predict {args.predict}" if args.predict else f"--serve {args.serve}"
+        raise JobError(f"no model is named: give the folder of a run, as in: psrun {asked} runs/mine")
+    if not args.config and not dashes:
+        raise JobError("no job is named: give a configuration, as in: deploy/psrun "
+                       "configs/digits-basicnet.yaml (see --help)")
+    if args.config:
+        take_run(args)
+    if args.init:
+        args.overrides = args.overrides + [f"train.init={args.init}"]
+
+
 def run_command(args, dashes, program):
     try:
         check_alone(args)
@@ -664,22 +684,7 @@ def run_command(args, dashes, program):
             return elastic.join(args, plan_job)
         if args.replay_membership:
             return elastic.replay(args, plan_job, run)
-        if args.replay:
-            jobfile.recall_replayed(args)
-        if args.resume and (args.predict or args.serve):
-            raise JobError(f"--resume goes on with the training: name {args.resume} in the place of the configuration")
-        if args.resume:
-            jobfile.recall(args, args.out if args.resume == "auto" else args.resume)
-        if not args.config and not dashes and (args.predict or args.serve):
-            asked = f"--predict {args.predict}" if args.predict else f"--serve {args.serve}"
-            raise JobError(f"no model is named: give the folder of a run, as in: psrun {asked} runs/mine")
-        if not args.config and not dashes:
-            raise JobError("no job is named: give a configuration, as in: deploy/psrun "
-                           "configs/digits-basicnet.yaml (see --help)")
-        if args.config:
-            take_run(args)
-        if args.init:
-            args.overrides = args.overrides + [f"train.init={args.init}"]
+        take_job(args, dashes)
         if predicts_over_workers(args) and not dashes:
             job = plan_prediction(args)
             if args.dry_run:
