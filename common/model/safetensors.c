@@ -274,21 +274,6 @@ static ps_err read_data(const char *path, int fd, ps_st_file *file)
     return PS_OK;
 }
 
-ps_err ps_st_load_checked(const char *path, ps_st_check *check, const void *ctx,
-                          ps_st_file *out)
-{
-    int fd = -1;
-    uint64_t bytes = 0;
-    *out = (ps_st_file){0};
-    ps_err err = open_file(path, &fd, &bytes);
-    if (err == PS_OK) err = open_header(path, fd, bytes, out);
-    if (err == PS_OK && check) err = check(path, out, ctx);
-    if (err == PS_OK) err = read_data(path, fd, out);
-    if (fd >= 0) close(fd);
-    if (err != PS_OK) ps_st_fini(out);
-    return err;
-}
-
 static ps_err safetensors_map(const char *path, int fd, uint64_t bytes, ps_st_file *file)
 {
     const uint64_t head = bytes - data_bytes(file);
@@ -301,17 +286,27 @@ static ps_err safetensors_map(const char *path, int fd, uint64_t bytes, ps_st_fi
     return PS_OK;
 }
 
-ps_err ps_st_map(const char *path, ps_st_file *out)
+/* check: what it says of the header, before data are read; NULL: nothing. */
+static ps_err safetensors_open(const char *path, bool maps, ps_st_check *check,
+                               const void *ctx, ps_st_file *out)
 {
     int fd = -1;
     uint64_t bytes = 0;
     *out = (ps_st_file){0};
     ps_err err = open_file(path, &fd, &bytes);
     if (err == PS_OK) err = open_header(path, fd, bytes, out);
-    if (err == PS_OK) err = safetensors_map(path, fd, bytes, out);
+    if (err == PS_OK && check) err = check(path, out, ctx);
+    if (err == PS_OK)
+        err = maps ? safetensors_map(path, fd, bytes, out) : read_data(path, fd, out);
     if (fd >= 0) close(fd);
     if (err != PS_OK) ps_st_fini(out);
     return err;
+}
+
+ps_err ps_st_load_checked(const char *path, ps_st_check *check, const void *ctx,
+                          ps_st_file *out)
+{
+    return safetensors_open(path, false, check, ctx, out);
 }
 
 void ps_st_forget_pages(const ps_st_file *file)
@@ -321,7 +316,12 @@ void ps_st_forget_pages(const ps_st_file *file)
 
 ps_err ps_st_load(const char *path, ps_st_file *out)
 {
-    return ps_st_load_checked(path, NULL, NULL, out);
+    return safetensors_open(path, false, NULL, NULL, out);
+}
+
+ps_err ps_st_map(const char *path, ps_st_file *out)
+{
+    return safetensors_open(path, true, NULL, NULL, out);
 }
 
 const char *ps_st_metadata(const ps_st_file *file, const char *key)
