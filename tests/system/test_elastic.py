@@ -256,7 +256,7 @@ class Workers(ElasticTest):
 
     def test_a_full_job_takes_nobody(self):
         psrun = self.start("out", self.KIND, settings=[*SETTINGS, FOR_ALL, "job.workers=1..2",
-                                                         "net.join_timeout_ms=3000"])
+                                                         "net.join_timeout_ms=500"])
         self.wait_for_lines(psrun, "out", 3)
         joiner = self.join("out")
         self.assertEqual(joiner.wait(WAIT_S), 1)
