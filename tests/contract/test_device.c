@@ -19,8 +19,9 @@ static rig_device on = {.kind = PS_DEVICE_CPU,
 static const ps_pass plain_pass = {
     .training = true, .grad_scale = 1.0f, .dropout = {0x123456789abcull, 3}};
 
-/* Returns the largest difference, relative to its bound. */
-static double check_model(const rig_device *device, const model_case *c)
+/* Returns the largest difference, relative to its bound. few: leaves out the passes that
+ * differ from these only in what has nothing to do with formats and layouts. */
+static double check_passes(const rig_device *device, const model_case *c, bool few)
 {
     rig r;
     print_message("%s\n", c->what);
@@ -29,28 +30,33 @@ static double check_model(const rig_device *device, const model_case *c)
     scaled.grad_scale = 0.25f;
     added.accumulate = true;
     evaluation.training = false;
-    rig_compare(&r, 6, &plain_pass);
-    rig_compare(&r, 6, &scaled);
+    if (!few) rig_compare(&r, 6, &plain_pass);
+    if (!few) rig_compare(&r, 6, &scaled);
     rig_compare(&r, 5, &plain_pass); // a short last batch
     rig_compare(&r, 6, &added);
     rig_compare(&r, 2, &evaluation);
-    rig_compare(&r, 6, &evaluation);
-    rig_compare(&r, 6, &plain_pass);
+    if (!few) rig_compare(&r, 6, &evaluation);
+    if (!few) rig_compare(&r, 6, &plain_pass);
     rig_fini(&r);
     return r.worst;
 }
 
-static double check_models(const rig_device *device)
+static double check_model(const rig_device *device, const model_case *c)
+{
+    return check_passes(device, c, false);
+}
+
+static double check_models(const rig_device *device, bool few)
 {
     double worst = 0;
     for (size_t i = 0; i < model_n_cases; i++)
-        worst = fmax(worst, check_model(device, &model_cases[i]));
+        worst = fmax(worst, check_passes(device, &model_cases[i], few));
     return worst;
 }
 
 TEST(test_models)
 {
-    check_models(&on);
+    check_models(&on, false);
 }
 
 /* With weights such as 1/3 exact results are ties, and two orders of summing round them
@@ -166,12 +172,14 @@ TEST(test_narrow_models)
     for (size_t i = 0; i < NARROW; i++) {
         rig_device device;
         if (!narrow(i, &device)) return;
+        // test_device_bf16 has these models, without a bound on the processor
+        if (on.kind == PS_DEVICE_CPU && i == 0 && !getenv("ONEDNN_MAX_CPU_ISA")) continue;
         // own products read both formats in the same way
         const bool both =
             device.kind == PS_DEVICE_CUDA && (device.cudnn != PS_SWITCH_OFF || i == 0);
         for (int last = 0; last <= both; last++) {
             device.channels_last = last ? PS_SWITCH_ON : PS_SWITCH_OFF;
-            double worst = check_models(&device);
+            double worst = check_models(&device, (i || last) && !getenv("PS_NIGHTLY"));
             print_message(
                 "%s%s: at most %.2g of the bounds\n",
                 ps_word_name(ps_precision_words, (int)device.rounding->precision),
@@ -785,14 +793,13 @@ TEST(test_refusals)
     rig_fini(&r);
 }
 
-/* Whether ONEDNN_MAX_CPU_ISA bounds anything: a processor without AVX-512 does with
- * AVX512_CORE what it does with AVX2. */
+/* Whether ONEDNN_MAX_CPU_ISA bounds anything: a processor without AVX-512 does the same
+ * with each of its words. */
 static bool is_bound(void)
 {
     const char *most = getenv("ONEDNN_MAX_CPU_ISA");
 #ifdef __x86_64__
-    return !most || strcmp(most, "AVX512_CORE") != 0 ||
-           __builtin_cpu_supports("avx512bw");
+    return !most || __builtin_cpu_supports("avx512bw");
 #else
     return !most;
 #endif
@@ -811,7 +818,7 @@ int main(int argc, char **argv)
             on.rounding = &rig_sixteen_bits[i];
     }
     if (!known) return 2;
-    const char *why = is_bound() ? NULL : "no AVX-512 here: see test_device_avx2";
+    const char *why = is_bound() ? NULL : "no AVX-512 here: test_device does the same";
     if (!why && !device_is_there(on.kind, on.rounding->precision)) why = ps_err_message();
     return why ? check_skipped(why) : check_main(argc, argv, 4);
 }
