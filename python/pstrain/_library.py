@@ -230,18 +230,32 @@ def load() -> ctypes.CDLL:
         _declare(library, path)
         _loaded = library
         return library
-    raise errors.Error(f"{SONAME} cannot be loaded: {'; '.join(faults)}; install it with "
-                       "`pip install ./python`, or name it with PSTRAIN_LIBRARY")
+    raise errors.Error(f"{SONAME} cannot be loaded: {'; '.join(faults)}: {_mend(faults)}")
+
+
+def _mend(faults: "typing.Sequence[str]" = ()) -> str:
+    """faults: the loader's words."""
+    if any("undefined symbol" in fault or "version `" in fault or not fault.startswith(path)
+           for path, fault in zip(candidates(), faults)):
+        return ("what it needs is missing or too old here (apt install libzmq5, 4.3 or later), or first in LD_LIBRARY_PATH; "
+                "a wheel of pstrain brings its own")
+    if os.environ.get("PSTRAIN_LIBRARY"):
+        return "PSTRAIN_LIBRARY names it: correct it, or unset it"
+    return "install it with `pip install ./python`, or name it with PSTRAIN_LIBRARY"
 
 
 def _declare(library: ctypes.CDLL, path: str) -> None:
-    for name, (result, arguments) in _PROTOTYPES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    if not hasattr(library, "pstrain_api_version"):
+        raise errors.Error(f"{path} is not libpstrain: {_mend()}")
     version = library.pstrain_api_version()
     if version // 1000 != API_MAJOR or version % 1000 < API_MINOR:
         raise errors.Error(f"{path} has the interface {version // 1000}.{version % 1000}; this "
-                           f"package needs {API_MAJOR}.{API_MINOR} or a later {API_MAJOR}")
+                           f"package needs {API_MAJOR}.{API_MINOR} or a later {API_MAJOR}: {_mend()}")
+    for name, (result, arguments) in _PROTOTYPES.items():
+        if not hasattr(library, name):
+            raise errors.Error(f"{path} has no {name}: it is of another build than this package: {_mend()}")
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
 
 
 def texts(words: "typing.Sequence[str]") -> "ctypes.Array[c_char_p]":

@@ -27,12 +27,19 @@ def find(name: str) -> "str | None":
     return shutil.which(name)
 
 
+def why_no_server() -> str:
+    """Where `find` has found none."""
+    named = os.environ.get("PS_BUILD_DIR")
+    return ("there is no ps-server" + (f" in {named}/bin (PS_BUILD_DIR), in the package or in PATH: correct it" if named else
+            ": install pstrain again (pip install ./python brings it), or name the folder of a build with PS_BUILD_DIR"))
+
+
 def server() -> None:
     """`pstrain-server`: the program ps-server, in this process. With --store HOST:PORT its address
     goes through torchrun's store."""
     path = find("ps-server")
     if path is None:
-        sys.exit("pstrain-server: there is no ps-server: build it, or name its folder with PS_BUILD_DIR")
+        sys.exit(f"pstrain-server: {why_no_server()}")
     if any(word.split("=")[0] == "--store" for word in sys.argv[1:]):
         from . import _store
 

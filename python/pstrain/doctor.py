@@ -5,6 +5,7 @@ Exit code 1 if there is anything. It starts one server and joins it, on the loop
 """
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import platform
@@ -21,6 +22,7 @@ from ._store import free_port
 Result = typing.Tuple[str, str]  # (what was found, what to mend or "")
 LEAST_SHM = 64 << 20
 ANSWERS_WITHIN_S = 20.0
+LEAST_ZMQ = 4, 3
 # A worker of a job of its own: a sum, and, with PyTorch, a step whose result is known.
 TRIAL = """
 import importlib.util, pstrain
@@ -41,25 +43,38 @@ with pstrain.init():
 def library() -> Result:
     try:
         found = _library.load()
-    except (errors.Error, AttributeError) as error:
+    except errors.Error as error:
         return "none", str(error)
     version = found.pstrain_version().decode()
     fault = "" if version == __version__ else f"the package is {__version__}: install both together"
-    return f"{version}, {found._name}", fault
+    return f"{version}, {found._name}", fault or _old_zmq(found)
+
+
+def _old_zmq(found: ctypes.CDLL) -> str:
+    """Of what the library was linked with, when it is not inside; "": it is new enough."""
+    numbers = (ctypes.c_int * 3)()
+    if not hasattr(found, "zmq_version"):
+        return ""
+    found.zmq_version(*(ctypes.byref(numbers, 4 * i) for i in range(3)))
+    if tuple(numbers) >= LEAST_ZMQ:
+        return ""
+    return (f"libzmq {'.'.join(map(str, numbers))} is too old: pstrain needs {'.'.join(map(str, LEAST_ZMQ))} or later "
+            "(apt install libzmq5; LD_LIBRARY_PATH may name another one)")
 
 
 def server() -> Result:
     path = _programs.find("ps-server")
     if path is None:
-        return "none", "there is no ps-server: build it, or name its folder with PS_BUILD_DIR"
-    try:
-        done = subprocess.run([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=ANSWERS_WITHIN_S)
+        return "none", _programs.why_no_server()
+    try:  # LD_BIND_NOW: also what it will need later has to be there
+        done = subprocess.run([path, "--version"], env=dict(os.environ, LD_BIND_NOW="1"), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=ANSWERS_WITHIN_S)
     except subprocess.TimeoutExpired:
         return path, f"{path} --version has not ended within {ANSWERS_WITHIN_S:g} s: does the disk answer?"
     version = done.stdout.strip()
     if done.returncode != 0:
-        return path, f"{path} does not run: {version}"
+        return path, (f"{path} does not run: {version}: is a library that it needs missing, too old (libzmq 4.3 or later: apt "
+                      "install libzmq5), or hidden by LD_LIBRARY_PATH?")
     fits = version.split()[-1] == __version__
     return f"{version}, {path}", "" if fits else f"{path} is {version}, the package {__version__}"
 
@@ -67,9 +82,11 @@ def server() -> Result:
 def pytorch() -> Result:
     if importlib.util.find_spec("torch") is None:
         return "none", "there is no PyTorch for this Python: pip install torch"
-    import torch
-    import torch.distributed
-
+    try:
+        import torch
+        import torch.distributed
+    except (ImportError, OSError) as error:
+        return "none", f"PyTorch cannot be imported ({error}): install it again, and see whether LD_LIBRARY_PATH hides a library"
     if not torch.distributed.is_available():
         return torch.__version__, "this PyTorch was built without torch.distributed"
     from . import process_group
@@ -114,7 +131,7 @@ def shared_memory() -> Result:
 def trial() -> Result:
     """A job of one server and one worker."""
     path = _programs.find("ps-server")
-    if path is None:
+    if path is None or library()[1] or server()[1] or importlib.util.find_spec("torch") and pytorch()[1]:
         return "not made", ""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PS_", "TORCHELASTIC"))}
     env.update(MASTER_ADDR="127.0.0.1", PS_PORT=str(free_port("127.0.0.1")), WORLD_SIZE="1", PS_SERVERS="1", RANK="0",
@@ -139,8 +156,6 @@ def trial() -> Result:
 
 def driver() -> Result:
     """NVIDIA's, as the library loads it."""
-    import ctypes
-
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -208,7 +223,10 @@ def main() -> int:
         return 2
     faults = []
     for name, check in {**CHECKS, **(GPU_CHECKS if "--gpu" in sys.argv else {})}.items():
-        found, fault = check()
+        try:
+            found, fault = check()
+        except Exception as error:  # so that the others are made
+            found, fault = "failed", f"{type(error).__name__}: {error}"
         print(f"{name:<14} {found}", flush=True)
         if fault:
             faults.append(f"{name}: {fault}")

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -360,6 +361,34 @@ class Uses(PythonTest):
         ask = "from pstrain import doctor; doctor.ANSWERS_WITHIN_S = 0.2; print(doctor.server()[1])"
         said = run_well([PYTHON, "-c", ask], env=dict(environment(), PS_BUILD_DIR=self.folder))
         self.assertEqual(said, f"{program} --version has not ended within 0.2 s: does the disk answer?\n")
+
+    def test_doctors_mends(self):
+        """PyTorch is a stand-in that does not load, so that no trial is made."""
+        os.mkdir(self.path("torch"))
+        self.file("torch/__init__.py", "raise ImportError('libstand_in.so: cannot open shared object file')")
+        shutil.copytree(ROOT / "python/pstrain", self.path("pstrain"))  # there is no build beside it
+        self.file("zmq.c", "void zmq_version(int *a, int *b, int *c) { *a = 4, *b = 2, *c = 5; }")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.path("libzmq.so.5"), self.path("zmq.c")], check=True)
+        here, wrong = {"PSTRAIN_LIBRARY": LIBRARY, "PS_BUILD_DIR": str(BIN.parent)}, "PSTRAIN_LIBRARY names it: correct it, or unset it"
+        ask = "import sys; from pstrain import doctor; sys.exit(doctor.main())"
+        for given, mends in (
+                ({}, [r"library: .*cannot be loaded: .*pip install", r"server: there is no ps-server: install pstrain again \(pip"]),
+                ({"PS_BUILD_DIR": self.folder}, ["library: .*", rf"server: .* in {self.folder}/bin \(PS_BUILD_DIR\).*: correct it"]),
+                ({**here, "PSTRAIN_LIBRARY": "/no/lib.so"}, [f"library: .*/no/lib.so: cannot open .*: {wrong}"]),
+                ({**here, "PSTRAIN_LIBRARY": self.path("zmq.c")}, [f"library: .*(file too short|invalid ELF header): {wrong}"]),
+                ({**here, "PSTRAIN_LIBRARY": self.path("libzmq.so.5")}, [f"library: .* is not libpstrain: {wrong}"]),
+                ({**here, "LD_LIBRARY_PATH": self.folder}, ["library: .*undefined symbol: zmq_.*: .*apt install libzmq5, 4.3 or later",
+                                                            "server: .* does not run: .*undefined symbol: zmq_.*apt install libzmq5"])):
+            with self.subTest(given=given):
+                env = {k: v for k, v in environment().items() if not k.startswith("PS")}
+                said = run_well([PYTHON, "-c", ask], code=1, env=dict(env, PYTHONPATH=self.folder, PATH="/usr/bin:/bin", **given))
+                found = [line for line in said.splitlines() if line.startswith("to mend: ")]
+                for line, mend in zip(found, [*mends, r"pytorch: .*libstand_in.so.*install it again"]):
+                    self.assertRegex(line, f"^to mend: {mend}")
+                self.assertEqual(len(found), len(mends) + 1, said)
+        ask = "import ctypes; from pstrain import doctor; print(doctor._old_zmq(ctypes.CDLL('libzmq.so.5')))"
+        said = run_well([PYTHON, "-c", ask], env=dict(environment(), LD_LIBRARY_PATH=self.folder))
+        self.assertIn("libzmq 4.2.5 is too old: pstrain needs 4.3 or later (apt install libzmq5", said)
 
     @nightly
     def test_doctor(self):
