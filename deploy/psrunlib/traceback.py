@@ -16,6 +16,7 @@ TIMED_OUT = re.compile(r"(?:^pstrain\.[\w.]*|^RuntimeError: .*)TimeoutError: (?P
 INTERRUPTED = re.compile(r"^RuntimeError: (?:Cannot extract .*: )?KeyboardInterrupt\b")
 # What PyTorch's C++ puts below the line of an exception that Python code has raised within it.
 PLACES = re.compile(r"^(?:At:|  \S+\(\d+\): \S+)$")
+LAUNCHED = "pstrain.launch: "  # a job of the program's own has failed, as the package tells it
 TOLD = ("KeyboardInterrupt", "SystemExit")
 
 
@@ -53,6 +54,8 @@ def error_of(line):
     """line: the exception's own. None: the program was told to end."""
     if line.partition(":")[0] in TOLD:
         return None
+    if line.startswith(LAUNCHED):
+        return Failure(line)
     if others := OTHERS.search(line):
         return Failure(others["text"] or others["gone"], "PEER")
     if INTERRUPTED.match(line):

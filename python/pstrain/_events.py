@@ -16,6 +16,7 @@ from . import _programs, errors
 _MOST = 650  # characters of a text: in JSON one has at most six bytes, and a line PIPE_BUF
 _OF_ANOTHER = "Traceback (most recent call last):"
 _OF_KILLED = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal: Killed)")
+_LAUNCHED = "pstrain.launch: "
 _killed_before = 0
 
 
@@ -54,7 +55,7 @@ def text_of(error: BaseException) -> str:
     except Exception:
         return "<its str() failed>"
     if any(line.endswith(_OF_ANOTHER) for line in lines):
-        return f"{lines[0].rstrip(':.')}: {lines[-1]}"
+        return lines[0] if lines[0].endswith(lines[-1]) else f"{lines[0].rstrip(':.')}: {lines[-1]}"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     beneath = f" ({type(cause).__name__}: {text_of(cause)})" if isinstance(cause, (OSError, MemoryError)) else ""
     if lines and _OF_KILLED.match(lines[0]):
@@ -64,8 +65,10 @@ def text_of(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """As the last line of a traceback, and short."""
+    """As the last line of a traceback, and short. The failure of a job that this process has launched is its own."""
     kind, text = type(error), text_of(error)
+    if isinstance(error, errors.PeerError) and error.of_launched:
+        return f"{_LAUNCHED}{text}"[:_MOST]
     module = "" if kind.__module__ in ("builtins", "__main__", "__mp_main__") else f"{kind.__module__}."
     name = module + kind.__qualname__
     return (f"{name}: {text}" if text else name)[:_MOST]
@@ -84,7 +87,8 @@ def tell_abort(reason: str) -> None:
 def tell_torchrun(error: BaseException) -> None:
     """Keeps the error where torchrun looks for it (TORCHELASTIC_ERROR_FILE), as PyTorch's @record does. Its "Root Cause" is the
     first one, by whole seconds, and in a second that of the lowest rank: those that others have caused count as later."""
-    path, follows = os.environ.get("TORCHELASTIC_ERROR_FILE"), "PeerError: " in line_of(error)
+    path, line = os.environ.get("TORCHELASTIC_ERROR_FILE"), line_of(error)
+    follows = "PeerError: " in line and not line.startswith(_LAUNCHED)
     if not path or os.path.exists(path) and not follows:
         return
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

@@ -10,6 +10,8 @@ class Error(RuntimeError):
 class PeerError(Error):
     """Another member of the job has failed or ended. The message quotes its reason."""
 
+    of_launched = False  # the job is one that this process has started, by pstrain.launch
+
 
 class TimeoutError(Error):  # noqa: A001  (its own name, as in the library)
     """A wait has passed its deadline. The message names who is missing."""

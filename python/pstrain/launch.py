@@ -99,14 +99,20 @@ def _check_end(folder: str, supervisor: typing.Any, status: int, cli: typing.Any
     for part in supervisor.watched:
         path = _path(folder, supervisor.attempt, part.part.rank, "result")
         if part.part.role == "worker" and part.code == 0 and not os.path.exists(path):
-            raise PeerError(f"rank {part.part.rank} ended with exit code 0 before fn had returned (os._exit?)")
+            raise _failed(f"rank {part.part.rank} ended with exit code 0 before fn had returned (os._exit?)")
     cause = supervisor.cause
     if status != 0:
         early, lacked = (supervisor.early(cause), supervisor.lacked_by(cause)) if cause else (None, "")
         if early:
-            raise PeerError(f"rank {early.part.rank} returned from fn, and others were not done: {cause.last_error.text}")
-        raise PeerError(_why(folder, supervisor.attempt, cause, lacked) if cause else
-                        f"the job ended early: {cli.who_was_told(supervisor)}")
+            raise _failed(f"rank {early.part.rank} returned from fn, and others were not done: {cause.last_error.text}")
+        raise _failed(_why(folder, supervisor.attempt, cause, lacked) if cause else
+                      f"the job ended early: {cli.who_was_told(supervisor)}")
+
+
+def _failed(why: str) -> PeerError:
+    error = PeerError(why)
+    error.of_launched = True
+    return error
 
 
 def _why(folder: str, attempt: str, cause: typing.Any, lacked: str) -> str:

@@ -58,6 +58,7 @@ class Launch(JobTest):
                           ("raises_early", "rank 1 failed: KeyError: 'early'\n"),
                           ("never_joins", r"rank \d ended before it had joined the job \(pstrain.init\(\)\)\n"),
                           ("returns_early", "rank 1 returned from fn, and others were not done: .*worker 1 has ended before step 2"),
+                          ("launches", "rank 0 failed: pstrain.launch: rank 0 failed: pstrain.errors.PeerError: another job's\n"),
                           ("half_a_step", r"rank \d failed: .*fn has returned in the middle of a step")):
             self.assertRegex(text, f"(?m)^{name} gives {why}")
         self.assertIn('in raises\n    raise ValueError("no such weight")\n', text)

@@ -87,6 +87,16 @@ def raises_early(_):
     step(1.0)
 
 
+def launches(_):
+    """Rank 1 returns meanwhile."""
+    if os.environ["RANK"] == "0":
+        pstrain.launch(aborts, workers=1, servers=0)
+
+
+def aborts():
+    raise pstrain.PeerError("another job's")
+
+
 def never_joins(_):
     return 0
 
@@ -177,7 +187,7 @@ def without_servers():
 def failures():
     for fn, args in ((step, (1.0, raises)), (step, (1.0, raises_lines)), (step, (1.0, raises_wordless)), (step, (1.0, kills)), (step, (1.0, kills_server)), (step, (1.0, leaves)),
                      (step, (1.0, vanishes)), (result_that_stays, (0,)), (raises_early, (0,)), (never_joins, (0,)),
-                     (half_a_step, (0,)), (returns_early, (0,))):
+                     (half_a_step, (0,)), (returns_early, (0,)), (launches, (0,))):
         name = (args[1:] or (fn,))[0].__name__
         try:
             print(name, pstrain.launch(fn, args))
