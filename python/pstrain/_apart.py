@@ -21,7 +21,7 @@ class Watch:
     it is enough once. PyTorch 1 does not tell of steps."""
 
     def __init__(self, job: "Job") -> None:
-        self._job, self._steps = job, 0
+        self._job, self._steps, self._over = job, 0, False
         self._bytes = self._moved = self._most = 0
         add = getattr(importlib.import_module("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
         self._hook: typing.Any = add(self._stepped) if add is not None and job.size > 1 else None
@@ -29,13 +29,15 @@ class Watch:
         job.at_end.append(self._end)
 
     def _stepped(self, optimizer: "torch.optim.Optimizer", *_: typing.Any) -> None:
+        if self._over:
+            return
         self._steps += 1
         self._look()
         self._bytes = max(self._bytes, sum(
             param.numel() * param.element_size()
             for group in optimizer.param_groups for param in group["params"] if param.grad is not None))
         if self._most >= self._bytes * ENOUGH or self._others_join():
-            self._end()
+            self._over = True  # the hook stays: PyTorch is going through them all
         elif self._steps == PATIENCE:
             self.tell()
 
@@ -51,14 +53,14 @@ class Watch:
 
     def tell(self) -> None:
         """Warns where it was never enough."""
+        over, self._over = self._over, True
         self._look()
-        if self._hook is not None and self._steps and self._most < self._bytes * ENOUGH and not self._others_join():
+        if self._hook is not None and not over and self._steps and self._most < self._bytes * ENOUGH and not self._others_join():
             warnings.warn(
                 f"rank {self._job.rank}: {self._steps} steps of PyTorch's optimizers, and the process group has moved "
                 f"{self._most} bytes at most between two of them, for {self._bytes} bytes of parameters: each rank trains a "
                 "model by itself. Some trainers wrap a model for the back ends nccl and gloo alone: give them "
                 "DistributedDataParallel(model), or take the hook (pstrain.comm_hook)", stacklevel=2)
-        self._end()
 
     def _end(self) -> None:
         if self._hook is not None:

@@ -26,7 +26,7 @@ class Calls(PythonTest):
     def test_models_that_nothing_joins(self):
         if not works("import torch; assert torch.__version__[0] != '1'"):
             self.skipTest("PyTorch 1 tells nobody of steps")
-        for how in first(2, ("auto_model", "local", "ddp")):
+        for how in first(2, ("auto_model", "ddp", "local")):
             with self.subTest(how=how):
                 self.fine("trained_apart", how)
 

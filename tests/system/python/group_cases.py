@@ -409,9 +409,11 @@ def by_servers():
 @case
 def trained_apart():
     """A trainer wraps models for the back ends nccl and gloo alone, as Ignite's auto_model does: a warning. None where they
-    are joined, by DistributedDataParallel or by an average now and then."""
-    how = sys.argv[2]
+    are joined, by DistributedDataParallel or by an average now and then. The program's own hooks of all steps run."""
+    how, steps = sys.argv[2], []
     dist.init_process_group("pstrain")
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    register_optimizer_step_post_hook(lambda *_: steps.append(len(steps)))
     model = nn.Linear(64, 64)
     if how == "ddp" or how == "auto_model" and dist.get_backend() in ("nccl", "gloo", "mpi"):
         model = nn.parallel.DistributedDataParallel(model)
@@ -428,6 +430,7 @@ def trained_apart():
             for param in model.parameters():
                 dist.all_reduce(param.data, dist.ReduceOp.AVG)
         pstrain.shutdown()
+    assert steps == [0, 1, 2], steps
     said = [str(one.message) for one in said if "trains a model by itself" in str(one.message)]
     assert len(said) == (how == "auto_model"), said
     assert all("3 steps" in one and f"for {65 * 64 * 4} bytes" in one for one in said), said
