@@ -128,6 +128,7 @@ class Optimizer(torch.optim.Optimizer):
             self._clip_norm, clip_norm = clip_norm, 0.0
             super().__init__(groups, self._local.defaults)
             self._share_with_local()
+            self._lend_modes(self._local)
         else:
             self.name = str(name)
             super().__init__(groups, _arguments.defaults(self.name, options, job.rank))
@@ -175,6 +176,29 @@ class Optimizer(torch.optim.Optimizer):
         """Groups and state are the local optimizer's: schedulers change them here."""
         assert self._local is not None
         self.param_groups, self.state = self._shared = self._local.param_groups, self._local.state
+
+    def _lend_modes(self, local: torch.optim.Optimizer) -> None:
+        """Schedule-free optimizers have train() and eval(), between which they exchange the weights. Trainers call them where an
+        optimizer has them."""
+        def lend(mode: str) -> "typing.Callable[..., typing.Any]":
+            def change(*args: typing.Any, **options: typing.Any) -> typing.Any:
+                self._table.refuse_begun(f"{mode}()")
+                self._take_state()
+                return getattr(local, mode)(*args, **options)
+            return change
+
+        for mode in ("train", "eval"):
+            if callable(getattr(local, mode, None)):
+                setattr(self, mode, lend(mode))
+
+    if not typing.TYPE_CHECKING:
+        def __getattr__(self, name: str) -> typing.Any:
+            local = vars(self).get("_local")
+            if callable(getattr(type(local), name, None)):
+                raise AttributeError(f"rank {self._job.rank}: {type(local).__name__}.{name}() cannot be called here: before step() "
+                                     "gradients are this rank's own. Take the process group, or pstrain.comm_hook, and "
+                                     f"{type(local).__name__} itself")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _take_state(self) -> None:
         """What the program has put in place of state and param_groups counts: optimizer.state = defaultdict(dict)."""

@@ -57,7 +57,7 @@ class Several(PythonTest):
             self.assertEqual(text.count(": refused"), 2, text)
 
     def test_own_rules_have_ddps_bits(self):
-        for rule in first(2, ("class", "mixed", "doubles", "amsgrad", "own", "name", "maker")):
+        for rule in first(3, ("class", "mixed", "free", "doubles", "amsgrad", "own", "name", "maker")):
             with self.subTest(rule=rule):
                 for said in self.said(self.case("own_rule", rule), "weights"):
                     self.assertEqual(*said.split())

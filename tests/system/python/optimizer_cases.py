@@ -338,11 +338,33 @@ class Signs(torch.optim.Optimizer):
                     self.state[p]["steps"] = self.state[p].get("steps", 0) + 1
 
 
+class Free(Signs):
+    """Exchanges the weights, as schedule-free optimizers do."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.trains = False
+
+    @torch.no_grad()
+    def train(self, mode=True):
+        if mode != self.trains:
+            for p in (p for group in self.param_groups for p in group["params"]):
+                p.add_(p.sign(), alpha=0.01 if mode else -0.01)
+        self.trains = mode
+
+    def eval(self):
+        self.train(False)
+
+    def update_curvature(self):
+        pass
+
+
 RULES = {  # ours, and PyTorch's
     "class": ((torch.optim.NAdam, {"lr": 0.01}), torch.optim.NAdam),
     "name": (("adamax", {"lr": 0.01}), torch.optim.Adamax),
     "amsgrad": (("adam", {"lr": 0.01, "amsgrad": True}), torch.optim.Adam),
     "own": ((Signs, {"lr": 0.01}), Signs),
+    "free": ((Free, {"lr": 0.01}), Free),
     "maker": ((lambda params, lr: torch.optim.Adadelta(params, lr, rho=0.8), {"lr": 0.5}),
               lambda params, lr: torch.optim.Adadelta(params, lr, rho=0.8)),
     "doubles": (("adamw", {"lr": 0.01}), torch.optim.AdamW),
@@ -378,11 +400,15 @@ def train_branches(model, optimizer, steps, clip=lambda: None):
     for step in range(*steps):
         if step == 2:  # moments begin anew
             optimizer.state = collections.defaultdict(dict)
+        if hasattr(optimizer, "train"):
+            optimizer.train()
         optimizer.zero_grad(set_to_none=True)
         (model(noise(step, 4), step % 2 == 1) ** 2).sum().backward()
         clip()
         optimizer.step()
         scheduler.step()
+        if hasattr(optimizer, "eval") and step % 2 == 1:
+            optimizer.eval()
 
 
 @case
@@ -408,6 +434,9 @@ def own_rule():
         for mine, his in zip(ours_["state"].values(), theirs_["state"].values()):
             assert all(torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(his[k])) for k in his), (mine, his)
         say("weights", digest(other), digest(model))
+        if rule is Free:
+            refused(AttributeError, ["Free.update_curvature()", "process group"], lambda: optimizer.update_curvature())
+        assert hasattr(optimizer, "eval") == (rule is Free)
         optimizer.load_state_dict(theirs_)  # at any time
         with torch.no_grad():
             model.always[0].weight.clamp_(-1, 1)  # the weights are the program's
