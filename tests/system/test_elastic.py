@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from jobs import DIGITS, PSRUN, Psrun, children, environment, first, kill, sizes, wrapped_bin
+from jobs import DIGITS, NIGHTLY, PSRUN, Psrun, children, environment, first, kill, sizes, wrapped_bin
 from psrunlib import elastic, job, jobfile, supervise
 from restarting import WAIT_S, RestartTest
 from test_checkpoints import comparable
@@ -175,7 +175,7 @@ class Joiner(unittest.TestCase):
 class WithRestarts(ElasticTest):
     """Workers come and go while parts are killed and started again, without a pause between."""
 
-    STEPS, N_JOBS = 2000, -(-JOBS // 3)
+    STEPS, N_JOBS = 2000 if NIGHTLY else 1000, -(-JOBS // 3)
     PAUSES_S = (0, 0.02, 0.1, 0.4, 1.0)
 
     def disturb_once(self, psrun, out, kind, chance):

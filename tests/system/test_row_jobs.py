@@ -140,7 +140,7 @@ class RowJobs(RowTest):
 class Buddies(RowTest):
     """rows.buddy: a server's rows are in the next one's memory, too."""
     KEYS = ("rows.buddy=true", "recovery.share=0.5")
-    LONG = ("train.epochs=60", "train.eval_every=30")  # for more points than are needed, on a busy machine, too
+    LONG = ("train.epochs=30", "train.eval_every=15")  # for more points than are needed, on a busy machine, too
 
     def deaths(self, *armed, keys=(), of_all=LONG, out="out"):
         return super().deaths(*armed, keys=(*self.KEYS, *keys), of_all=of_all, out=out)

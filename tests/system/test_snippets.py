@@ -28,6 +28,7 @@ NOT_HERE = re.compile(
     r"python/build_wheel|tests/|python3 tests/|ps-(server|worker) --config FILE|ps-server --make-keys)\b"
     r"|export MASTER_ADDR|.* metrics\.port=9100|ps-server &|psrun .*/usr/share|.* --doctor|.*pstrain\.doctor")
 
+SMALL = ("out: 32", "out: 2"), ("out: 64", "out: 2")  # channels of a configuration
 NEW = "a snippet came or went: say here how it runs"
 
 # ---- what Python takes as given, and what it does next ----
@@ -133,8 +134,8 @@ class Snippets(JobTest):
                 path = Path(self.path("configs/digits", f"{split}-{kind}-ubyte.gz"))
                 raw = gzip.decompress(path.read_bytes())
                 path.write_bytes(gzip.compress(raw[:4] + struct.pack(">I", n) + raw[8:head + size * n], 1))
-        self.change("configs/mnist-basicnet.yaml", ("@0-7999", "@0-255"), ("@8000-9999", "@256-287"), ("out: 32", "out: 2"),
-                    ("out: 64", "out: 2"), ("epochs: 5", "epochs: 1"))
+        self.change("configs/mnist-basicnet.yaml", ("@0-7999", "@0-255"), ("@8000-9999", "@256-287"), *SMALL,
+                    ("epochs: 5", "epochs: 1"))
         self.change("configs/digits-basicnet.yaml", ("epochs: 30", "epochs: 15"))  # 60 steps of two workers
         os.mkdir(self.path("FOLDER"))  # of MNIST
         for name, head, body in (("images-idx3", (0x803, 288, 28, 28), bytes(288 * 784)),
@@ -159,6 +160,7 @@ class Snippets(JobTest):
 
     def test_shell(self):
         run = 0
+        self.change("configs/digits-basicnet.yaml", *SMALL)
         for page in PAGES:
             lines = [line for text in snippets(page, "sh") for line in text.replace("\\\n", " ").splitlines()
                      if line and not NOT_HERE.match(line)]
