@@ -67,6 +67,20 @@ def without_hooks(optimizer: torch.optim.Optimizer) -> "typing.Iterator[None]":
         vars(optimizer).update(kept)
 
 
+@contextlib.contextmanager
+def told_already() -> "typing.Iterator[None]":
+    """The hooks of all optimizers' steps are told of our step; that of PyTorch within it is no other one."""
+    hooks = (_all_pre_hooks, _all_post_hooks)
+    kept = [dict(each) for each in hooks]
+    for each in hooks:
+        each.clear()
+    try:
+        yield
+    finally:
+        for each, before in zip(hooks, kept):
+            each.update(before)
+
+
 class _Kept(typing.NamedTuple):
     """A hook, and what it needs to stay alive."""
 

@@ -170,11 +170,11 @@ def let_norms_be_read(slots: "typing.Iterable[Slot]") -> None:
     def clip_grad_norm_(parameters: typing.Any, max_norm: typing.Any, *more: typing.Any, **words: typing.Any) -> typing.Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         slots = [_sent[id(p)] for p in parameters if id(p) in _sent] if float(max_norm) == math.inf else []
-        whole = [slot for slot in slots if slot.pushed is not None and slot.pushed is slot.param.grad
-                 and slot.pushed is not slot.grads and slot.pushed._version == slot.pushed_version]
+        whole = [(slot, pushed) for slot in slots if (pushed := slot.pushed) is not None and pushed is slot.param.grad
+                 and pushed is not slot.grads and pushed._version == slot.pushed_version]
         norm = plain(parameters, max_norm, *more, **words)
-        for slot in whole:  # on the CPU the sum still says whether they were changed: by an infinite norm, to NaN
-            slot.pushed_version = slot.param.grad._version
+        for slot, pushed in whole:  # on the CPU the sum still says whether they were changed: by an infinite norm, to NaN
+            slot.pushed_version = pushed._version
         return norm
 
     setattr(clip_grad_norm_, "tells_slots", True)

@@ -9,7 +9,7 @@ import typing
 import torch
 
 from . import _arguments, _checks, _cuda, _state, job as jobs
-from ._hooks import as_pytorchs_step, hooks_of, without_hooks
+from ._hooks import as_pytorchs_step, hooks_of, told_already, without_hooks
 from ._join import Join
 from ._slots import (DTYPES, Slot, check_fresh, check_parameter, check_pushed, gradient_sum, has_form_of, lacks, let_norms_be_read,
                      moved, runs, write)
@@ -233,7 +233,8 @@ class Optimizer(torch.optim.Optimizer):
                 param.grad.copy_(mean)
         if self._clip_norm:
             torch.nn.utils.clip_grad_norm_([slot.param for slot in self._slots.values()], self._clip_norm)
-        local.step()
+        with told_already():
+            local.step()
 
     # ---- making the table ----
 

@@ -411,6 +411,16 @@ def train_branches(model, optimizer, steps, clip=lambda: None):
             optimizer.eval()
 
 
+@contextlib.contextmanager
+def steps_told():
+    """The optimizers of whose steps PyTorch tells the hooks of all; None: PyTorch 1 has no such hooks."""
+    add = getattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_post_hook", None)
+    told = [] if add else None
+    hook = add(lambda optimizer, *_: told.append(optimizer)) if add else contextlib.nullcontext()
+    with hook:
+        yield told
+
+
 @case
 def own_rule():
     """DDP over Gloo and ours with the same optimizer: the weights, and the state."""
@@ -427,7 +437,9 @@ def own_rule():
         [p.data.zero_() for p in model.parameters()]  # rank 0's count
     with pstrain.init():
         optimizer = pstrain.Optimizer(model.named_parameters(), rule, clip_norm=clip, **options)
-        train_branches(model, optimizer, (5,))
+        with steps_told() as told:
+            train_branches(model, optimizer, (5,))
+        assert told in ([optimizer] * 5, None), told
         ours_, theirs_ = optimizer.state_dict(), of_others.state_dict()
         assert ours_["param_groups"] == theirs_["param_groups"]
         assert ours_["state"].keys() == theirs_["state"].keys()
