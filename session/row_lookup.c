@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* Negative ones are seldom meant: they mark what is missing. */
 static ps_err lookup_check_ids(const ps_row_lookup *l, const char *table)
 {

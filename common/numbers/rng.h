@@ -9,7 +9,6 @@
 
 #include <stdint.h>
 
-
 typedef struct ps_mt19937 {
     uint32_t state[624];
     int next;

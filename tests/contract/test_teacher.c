@@ -1,6 +1,6 @@
-/* BasicNet without dropout, teacher-forced: each of 100 steps (25 in the quick run) starts
- * from PyTorch's weights. Losses have to agree within 1e-5, gradients within 1e-5 of the
- * largest.
+/* BasicNet without dropout, teacher-forced: each of 100 steps (25 in the quick run)
+ * starts from PyTorch's weights. Losses have to agree within 1e-5, gradients within 1e-5
+ * of the largest.
  *
  * On a GPU sums are made in other orders. A relu whose input is within a rounding of 0
  * may then have either slope, and of two such inputs a max_pool may take either. Some
