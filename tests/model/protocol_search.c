@@ -228,7 +228,7 @@ static void tell(search_result *out, uint32_t depth, const char *fault)
 
 /* ---- the search ---- */
 
-static uint64_t *find(uint64_t hash)
+static uint64_t *seen_find(uint64_t hash)
 {
     uint64_t at = hash & mask;
     while (seen[at] != 0 && seen[at] != hash)
@@ -236,30 +236,31 @@ static uint64_t *find(uint64_t hash)
     return &seen[at];
 }
 
-static void resize_seen(uint64_t size)
+static void seen_resize(uint64_t size)
 {
     uint64_t *old = seen;
     const uint64_t n = old ? mask + 1 : 0;
     seen = calloc(size, sizeof *seen);
     if (!seen) {
-        fprintf(stderr, "no memory for %llu states\n", (unsigned long long)size);
+        fprintf(stderr, "no memory for a table of %llu states\n",
+                (unsigned long long)size);
         exit(2);
     }
     // It is read at random places.
     (void)madvise(seen, size * sizeof *seen, MADV_HUGEPAGE);
     mask = size - 1;
     for (uint64_t i = 0; i < n; i++)
-        if (old[i] != 0) *find(old[i]) = old[i];
+        if (old[i] != 0) *seen_find(old[i]) = old[i];
     free(old);
 }
 
 /* True if it is new. */
 static bool remember(uint64_t hash)
 {
-    uint64_t *at = find(hash);
+    uint64_t *at = seen_find(hash);
     if (*at != 0) return false;
     *at = hash;
-    if (++n_seen > mask / 2) resize_seen(2 * (mask + 1));
+    if (++n_seen > mask / 2) seen_resize(2 * (mask + 1));
     return true;
 }
 
@@ -335,7 +336,7 @@ void search(const scenario *s, uint64_t max_states, search_result *out)
 {
     memset(out, 0, sizeof *out);
     n_seen = 0;
-    resize_seen(1 << 16);
+    seen_resize(1 << 16);
     path = calloc(DEEPEST, sizeof *path); // pages that are touched alone take memory
     if (!path) {
         fprintf(stderr, "no memory for a path\n");
