@@ -203,10 +203,12 @@ class Job:
                  where: "types.TracebackType | None") -> None:
         if _job is not self:
             return  # shut down already
-        if error is None or isinstance(error, SystemExit) and not error.code:
+        if error is None or isinstance(error, SystemExit) and not error.code and not self.in_step():
             self.leave()
-        else:
-            self.abort(_reason(error))
+            return
+        if isinstance(error, SystemExit):
+            _tell_exits(self)
+        self.abort(_reason(error))
 
 
 def _unlike_default(settings: "typing.Sequence[str]") -> "list[str]":
@@ -491,19 +493,26 @@ def _on_exception(kind: "type[BaseException]", error: BaseException,
 
 def _at_exit() -> None:
     """A script that has ended well may have left out shutdown()."""
-    if _job is not None and _job.session.failure:
+    if _job is None:
+        return
+    _tell_exits(_job)
+    if _job.session.failure:
         _job.end_at_once(f"it has failed: {_job.session.failure}")
-    elif _job is not None and _job.in_step():
+    elif _job.in_step():
         _job.end_at_once("it has ended in the middle of a step (sys.exit?)")
-    elif _job is not None:
+    else:
         _leave_at_exit(_job)
+
+
+def _tell_exits(job: Job) -> None:
+    """Of one whose job has failed already the others are the cause."""
+    if _pid == os.getpid() and not job.session.failure:
+        _events.tell_exits()
 
 
 def _leave_at_exit(job: Job) -> None:
     """The others' failure is one line here: nothing of this program can handle it, and its
     traceback would show Python's end."""
-    if _pid == os.getpid():
-        _events.tell_exits()
     try:
         job.leave()
     except errors.Error as error:

@@ -708,6 +708,27 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1 has (ended before step|left the job: every worker)")
         self.assertRegex(text, r"(?m)^psrun: .*worker 1 has ended before step 11")
 
+    def test_exits_in_a_step(self):
+        """The server has no error of its own then, and its end comes first."""
+        script = """
+import contextlib, os, sys, torch, pstrain
+code, within = int(sys.argv[1]), sys.argv[2] == "within"
+job = pstrain.init()
+with job if within else contextlib.nullcontext():
+    model = torch.nn.Linear(2, 1)
+    optimizer = pstrain.Optimizer(model.named_parameters(), "sgd", lr=0.1)
+    for step in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        if step == 1 and job.rank == 1:
+            sys.exit(code)
+        optimizer.step()
+"""
+        for code, where, how in ((3, "", ""), (3, "within", ""), (0, "within", ", and others were not done")):
+            with self.subTest(code=code, where=where):
+                text = self.job("-c", script, str(code), where, servers=1, settings=PATIENT, program=(PYTHON,), code=1)
+                self.assertIn(f"psrun: the job failed: worker 1 ended with exit code {code}{how}\n", text)
+                self.assertNotIn("drop_last", text)
+
     def test_hangs(self):
         """Worker 0 does not know for whom the server waits; the server does."""
         settings = ["net.join_timeout_ms=120000", "net.step_timeout_ms=5000"]
