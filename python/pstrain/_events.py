@@ -17,6 +17,8 @@ _MOST = 650  # characters of a text: in JSON one has at most six bytes, and a li
 _OF_ANOTHER = "Traceback (most recent call last):"
 _OF_KILLED = re.compile(r"DataLoader worker \(pid.*(exited unexpectedly|killed by signal: Killed)")
 _LAUNCHED = "pstrain.launch: "
+_OF_WORKER = re.compile(r"\bworker \d")
+_TORCHRUN_WAITS_S = 30  # for the other ranks to end
 _killed_before = 0
 
 
@@ -86,13 +88,15 @@ def tell_abort(reason: str) -> None:
 
 def tell_torchrun(error: BaseException) -> None:
     """Keeps the error where torchrun looks for it (TORCHELASTIC_ERROR_FILE), as PyTorch's @record does. Its "Root Cause" is the
-    first one, by whole seconds, and in a second that of the lowest rank: those that others have caused count as later."""
+    first one, by whole seconds, and in a second that of the lowest rank: those that others have caused count as later. A rank
+    without such a file (sys.exit, a signal) has the time when torchrun has noticed that it has ended."""
     path, line = os.environ.get("TORCHELASTIC_ERROR_FILE"), line_of(error)
     follows = "PeerError: " in line and not line.startswith(_LAUNCHED)
     if not path or os.path.exists(path) and not follows:
         return
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    more = {"py_callstack": line_of(error) if follows else text, "timestamp": str(int(time.time()) + follows)}
+    later = 0 if not follows else _TORCHRUN_WAITS_S if _OF_WORKER.search(line) else 1
+    more = {"py_callstack": line_of(error) if follows else text, "timestamp": str(int(time.time()) + later)}
     try:
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as f:
             json.dump({"message": {"message": line_of(error), "extraInfo": more}}, f)

@@ -691,16 +691,22 @@ class Deaths(PythonTest):
         self.assertRegex(text, r"\[worker 0\] .*PeerError: .*worker 1.*no data is left")
 
     def test_torchruns_root_cause(self):
-        """As its own code finds it in the files of the ranks: the one that has raised, not the one that heard of it."""
-        files = self.path("files")
-        os.mkdir(files)
-        how = ("sh", "-c", f'TORCHELASTIC_ERROR_FILE={files}/$RANK exec "$0" "$@"', PYTHON, WORKER)
-        self.job("dies", "raise", "optimizer", code=1, settings=PATIENT, program=how)
-        code = ("import sys\nfrom torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure\n"
-                "print(ChildFailedError('job', {r: ProcessFailure(r, 7, 1, f'{sys.argv[1]}/{r}') for r in range(2)}))")
-        others, root = run_well([PYTHON, "-c", code, files]).split("Root Cause")
-        self.assertRegex(root, r"(?s)rank +: 1 .*ValueError: a mistake of the program")
-        self.assertRegex(others, r"(?s)rank +: 0 .*PeerError: .*worker 1.*a mistake of the program")
+        """As its own code finds it in the files of the ranks: the one that has raised or ended, not the one that heard of it."""
+        code = ("import os, sys\nfrom unittest import mock\n"
+                "from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure\n"
+                "noticed = os.stat(f'{sys.argv[1]}/0').st_mtime + 20\nwith mock.patch('time.time', lambda: noticed):\n"
+                "    failures = {r: ProcessFailure(r, 7, 1, f'{sys.argv[1]}/{r}') for r in range(2)}\n"
+                "print(ChildFailedError('job', failures))")
+        for way, own, heard in (("raise", ".*ValueError: a mistake of the program", "a mistake of the program"),
+                                ("stop", ".*exitcode +: 1", "ended before step")):
+            with self.subTest(way=way):
+                files = self.path(way)
+                os.mkdir(files)
+                how = ("sh", "-c", f'TORCHELASTIC_ERROR_FILE={files}/$RANK exec "$0" "$@"', PYTHON, WORKER)
+                self.job("dies", way, "optimizer", code=1, settings=PATIENT, program=how)
+                others, root = run_well([PYTHON, "-c", code, files]).split("Root Cause")
+                self.assertRegex(root, rf"(?s)rank +: 1 {own}")
+                self.assertRegex(others, rf"(?s)rank +: 0 .*PeerError: .*worker 1.*{heard}")
 
     def test_exits(self):
         text = self.ends("dies", "stop", "optimizer")
