@@ -237,7 +237,7 @@ int rename(const char *from, const char *to)
 {
     struct stat st;
     named_unsynced |= stat(from, &st) == 0 && st.st_ino != synced;
-    return (int)syscall(SYS_rename, from, to);
+    return renameat(AT_FDCWD, from, AT_FDCWD, to); // aarch64 has no SYS_rename
 }
 
 /* After a power cut a name has the old content or the new. */
